@@ -1,0 +1,1 @@
+"""Adapters to engines, trace formats and executors."""

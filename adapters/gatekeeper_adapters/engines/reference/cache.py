@@ -1,0 +1,61 @@
+"""Slot KV cache: each sequence owns a slot and has its own length; rollback lowers an integer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gatekeeper_adapters.engines.reference.packing import PackedBatch
+
+__all__ = ["SlotCache"]
+
+
+class SlotCache:
+    """Keys and values [layers, 2, slots, positions, kv heads, head size].
+
+    Lengths live with the sequences, so admitting, retiring and rolling back copy nothing. The
+    buffer starts as zeros: rows beyond a sequence's length are masked, and 0 × NaN would poison.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        slots: int,
+        positions: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str,
+    ) -> None:
+        shape = (layers, 2, slots, positions, kv_heads, head_dim)
+        self.positions = positions
+        self.slots = slots
+        if device == "cpu":
+            # calloc: pages no sequence reaches are never touched
+            size = torch.empty((), dtype=dtype).element_size()
+            raw = torch.from_numpy(np.zeros(int(np.prod(shape)) * size, dtype=np.uint8))
+            self.buffer = raw.view(dtype).view(shape)
+        else:
+            self.buffer = torch.zeros(shape, dtype=dtype, device=device)
+        self._flat = self.buffer.view(layers, 2, slots * positions, kv_heads, head_dim)
+        self.bytes_per_token = self.buffer[:, :, 0, 0].numel() * self.buffer.element_size()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes reserved for all slots."""
+        return int(self.buffer.numel() * self.buffer.element_size())
+
+    def write(self, layer: int, batch: PackedBatch, keys: Tensor, values: Tensor) -> None:
+        """Store ``keys`` and ``values`` [N, kv heads, head size] at the batch's flat rows."""
+        self._flat[layer, 0].index_copy_(0, batch.cache_rows, keys)
+        self._flat[layer, 1].index_copy_(0, batch.cache_rows, values)
+
+    def copy_slot(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of one slot to another (self-test at start only)."""
+        self.buffer[:, :, target, :length] = self.buffer[:, :, source, :length]

@@ -1,0 +1,113 @@
+"""Matrix products of packed rows with the fastest kernel this processor has.
+
+oneDNN's prepacked weights are reached through private torch operators, so they stand behind
+``prepack`` alone, which answers None where they are absent or refuse the data type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["Linear", "prepack"]
+
+PACK_ROWS = 16
+"""Row count the packed layout is tuned for; measured best for 2 to 64 rows."""
+
+BLOCK_ROWS = 32
+"""Up to this many rows a bf16 AMX product was measured to be row-invariant; more are split."""
+
+
+def prepack(weight: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """A function ``x -> x @ weight.T`` over oneDNN's own layout, or None where it is unavailable."""
+    if weight.device.type != "cpu":
+        return None
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)  # noqa: SLF001 - no public way
+        apply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 - no public way
+        apply(weight.new_zeros(1, weight.shape[1]), packed, None, "none", [], "")
+    except (RuntimeError, AttributeError):  # absent operator, or no support for this data type
+        return None
+
+    def product(x: Tensor) -> Tensor:
+        out: Tensor = apply(x, packed, None, "none", [], "")
+        return out
+
+    return product
+
+
+class Linear:
+    """``x @ weight.T`` for ``x`` [rows, in], ``weight`` [out, in].
+
+    One row on a CPU is bound by reading the weights: fp32 reads them column-major through ``mm``
+    (53 ms for SmolLM2-135M on AVX2; ``F.linear`` 73, packed 86), bf16 as they are. More rows take
+    the packed layout. bf16 on a processor without bf16 packing has no kernel for many rows (30 ms
+    a row), so those go through packed float32 copies of the same bf16 numbers, rounded back.
+
+    ``invariant=True`` takes the packed kernel at every row count, so that a row's bits do not
+    depend on how many rows share the call. ``bytes`` counts every copy held, the given tensor among
+    them where it ``keeps_original``.
+    """
+
+    def __init__(self, weight: Tensor, *, invariant: bool = False) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.bytes = weight.numel() * weight.element_size()
+        self.keeps_original = True
+        self._weight = weight
+        self._many = prepack(weight)
+        self._few_rows = 0 if invariant else 1
+        self._few: Callable[[Tensor], Tensor] = self._plain
+        if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and self._many is None:
+            wide = prepack(weight.float())
+            if wide is not None:
+                self._many = _rounded(wide)
+                self.bytes *= 3
+                self._few_rows = 0 if invariant else 2
+        elif self._many is not None:
+            self.bytes *= 2
+            if weight.dtype == torch.float32:
+                # the transposed copy replaces the original
+                self._weight = weight.t().contiguous()
+                self.keeps_original = False
+                self._few = self._transposed
+            else:  # native bf16: packed is fastest at one row too
+                self._few_rows = 0
+                self._many = _blocked(self._many)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply to rows [rows, in]; returns [rows, out] in the weight's dtype."""
+        if self._many is None or x.shape[0] <= self._few_rows:
+            return self._few(x)
+        return self._many(x)
+
+    def _plain(self, x: Tensor) -> Tensor:
+        out: Tensor = functional.linear(x, self._weight)
+        return out
+
+    def _transposed(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.mm(x, self._weight)
+        return out
+
+
+def _blocked(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def apply(x: Tensor) -> Tensor:
+        if x.shape[0] <= BLOCK_ROWS:
+            return product(x)
+        return torch.cat([product(part) for part in x.split(BLOCK_ROWS)])
+
+    return apply
+
+
+def _rounded(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def apply(x: Tensor) -> Tensor:
+        out: Tensor = product(x.float()).to(torch.bfloat16)
+        return out
+
+    return apply

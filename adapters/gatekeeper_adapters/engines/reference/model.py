@@ -1,0 +1,242 @@
+"""Own minimal forward for the Llama family over the slot cache."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from torch.nn.functional import embedding, rms_norm, silu
+
+from gatekeeper.errors import Incompatible
+from gatekeeper_adapters.engines.reference.attention import attend, group_masks
+from gatekeeper_adapters.engines.reference.cache import SlotCache
+from gatekeeper_adapters.engines.reference.linear import Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from gatekeeper_adapters.engines.reference.packing import PackedBatch
+
+__all__ = ["LlamaConfig", "LlamaDecoder", "LlamaWeights", "apply_rope", "load_llama", "rope_tables"]
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Shape of a Llama-family decoder, read from ``config.json``."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    head_rows: int
+    max_positions: int
+    eps: float
+    theta: float
+    tied: bool
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> LlamaConfig | None:
+        """Parse; None where this forward does not cover the model (use the fallback then)."""
+        rope = document.get("rope_parameters") or document.get("rope_scaling") or {}
+        covered = (
+            "LlamaForCausalLM" in document.get("architectures", ())
+            and document.get("hidden_act", "silu") == "silu"
+            and not document.get("attention_bias", False)
+            and not document.get("mlp_bias", False)
+            and rope.get("rope_type", "default") == "default"
+        )
+        if not covered:
+            return None
+        heads = int(document["num_attention_heads"])
+        return cls(
+            hidden=int(document["hidden_size"]),
+            layers=int(document["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(document.get("num_key_value_heads") or heads),
+            head_dim=int(document.get("head_dim") or document["hidden_size"] // heads),
+            vocab_size=int(document["vocab_size"]),
+            head_rows=int(document.get("draft_vocab_size") or document["vocab_size"]),
+            max_positions=int(document["max_position_embeddings"]),
+            eps=float(document.get("rms_norm_eps", 1e-6)),
+            theta=float(rope.get("rope_theta") or document.get("rope_theta") or 10_000.0),
+            tied=bool(document.get("tie_word_embeddings", False)),
+        )
+
+
+@dataclass(frozen=True)
+class LlamaLayer:
+    """Weights of one block; q, k, v and gate, up are fused by rows."""
+
+    norm_in: Tensor
+    qkv: Linear
+    out: Linear
+    norm_mlp: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class LlamaWeights:
+    """Everything a forward reads; ``token_map`` int64 [head rows] target ids, or None."""
+
+    config: LlamaConfig
+    embed: Tensor
+    layers: tuple[LlamaLayer, ...]
+    norm: Tensor
+    head: Linear
+    token_map: Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held, with every layout kept for speed."""
+        parts = sum(
+            linear.bytes
+            for layer in self.layers
+            for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        )
+        shared = self.config.tied and self.head.keeps_original
+        embed = 0 if shared else self.embed.numel() * self.embed.element_size()
+        return int(parts + self.head.bytes + embed)
+
+    @property
+    def device(self) -> str:
+        """Device that holds the weights."""
+        return str(self.embed.device)
+
+
+def load_llama(
+    folder: Path, *, dtype: torch.dtype, device: str, invariant: bool = False
+) -> LlamaWeights | None:
+    """Load a folder of safetensors; None where the own forward does not cover the model.
+
+    Raises:
+        Incompatible: a tensor is missing or has the wrong shape.
+    """
+    config = LlamaConfig.read(json.loads((folder / "config.json").read_text()))
+    if config is None:
+        return None
+    raw = _read_tensors(folder)
+
+    def take(name: str) -> Tensor:
+        if name not in raw:
+            raise Incompatible(
+                f"lacks the tensor {name}",
+                field="files",
+                value=str(folder.name),
+                remedy="prepare the model again",
+            )
+        return raw.pop(name).to(device=device, dtype=dtype)
+
+    def linear(*names: str) -> Linear:
+        parts = [take(name) for name in names]
+        return Linear(parts[0] if len(parts) == 1 else torch.cat(parts), invariant=invariant)
+
+    embed = take("model.embed_tokens.weight")
+    layers = []
+    for index in range(config.layers):
+        p = f"model.layers.{index}."
+        a, m = f"{p}self_attn.", f"{p}mlp."
+        layers.append(
+            LlamaLayer(
+                take(f"{p}input_layernorm.weight"),
+                linear(f"{a}q_proj.weight", f"{a}k_proj.weight", f"{a}v_proj.weight"),
+                linear(f"{a}o_proj.weight"),
+                take(f"{p}post_attention_layernorm.weight"),
+                linear(f"{m}gate_proj.weight", f"{m}up_proj.weight"),
+                linear(f"{m}down_proj.weight"),
+            )
+        )
+    head = Linear(embed, invariant=invariant) if config.tied else linear("lm_head.weight")
+    if (embed.shape[0], head.out_features) != (config.vocab_size, config.head_rows):
+        raise Incompatible(
+            f"has {embed.shape[0]} embeddings and {head.out_features} head rows",
+            field="vocab_size",
+            value=config.vocab_size,
+            remedy="prepare the model again",
+        )
+    token_map = raw["d2t"].to(device=device, dtype=torch.int64) if "d2t" in raw else None
+    return LlamaWeights(config, embed, tuple(layers), take("model.norm.weight"), head, token_map)
+
+
+class LlamaDecoder:
+    """Packed forward: tokens of many sequences in, logits of the wanted rows out."""
+
+    def __init__(self, weights: LlamaWeights, *, slots: int, positions: int) -> None:
+        c = weights.config
+        self.weights = weights
+        self.vocab_size = c.vocab_size
+        self.weight_bytes = weights.bytes
+        self.device = weights.device
+        self.cache = SlotCache(
+            layers=c.layers,
+            slots=slots,
+            positions=positions,
+            kv_heads=c.kv_heads,
+            head_dim=c.head_dim,
+            dtype=weights.embed.dtype,
+            device=weights.device,
+        )
+        self._cos, self._sin = rope_tables(
+            c.head_dim, positions, c.theta, dtype=weights.embed.dtype, device=weights.device
+        )
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Write the batch's keys and values to the cache; return float32 logits [R, head rows]."""
+        w = self.weights
+        c = w.config
+        query_size, kv_size = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        scale, size = c.head_dim**-0.5, (c.hidden,)
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        masks = group_masks(batch, c.heads // c.kv_heads)
+        x = embedding(batch.tokens, w.embed)
+        for index, layer in enumerate(w.layers):
+            qkv = layer.qkv(rms_norm(x, size, layer.norm_in, c.eps))
+            turned = apply_rope(
+                qkv[:, : query_size + kv_size].view(-1, c.heads + c.kv_heads, c.head_dim), cos, sin
+            )
+            values = qkv[:, query_size + kv_size :].view(-1, c.kv_heads, c.head_dim)
+            self.cache.write(index, batch, turned[:, c.heads :], values)
+            mixed = attend(turned[:, : c.heads], self.cache, index, batch, masks=masks, scale=scale)
+            x = x + layer.out(mixed)
+            gate, up = layer.gate_up(rms_norm(x, size, layer.norm_mlp, c.eps)).chunk(2, dim=-1)
+            x = x + layer.down(silu(gate) * up)
+        if batch.rows.numel() == 0:
+            return x.new_zeros(0, c.head_rows, dtype=torch.float32)
+        logits: Tensor = w.head(rms_norm(x[batch.rows], size, w.norm, c.eps)).float()
+        return logits
+
+
+def rope_tables(
+    size: int, positions: int, theta: float, *, dtype: torch.dtype, device: str
+) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sin [positions, 1, size] of rotary embedding (Su et al., arXiv:2104.09864)."""
+    inverse = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size)
+    angle = torch.outer(torch.arange(positions).float(), inverse)
+    cos = torch.cat((angle.cos(), angle.cos()), dim=-1)
+    sin = torch.cat((-angle.sin(), angle.sin()), dim=-1)
+    return (
+        cos.unsqueeze(1).to(dtype=dtype, device=device),
+        sin.unsqueeze(1).to(dtype=dtype, device=device),
+    )
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate ``x`` [N, heads, d] by tables gathered at its positions [N, 1, d]."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - a safetensors handle is no mapping
+                tensors[name] = file.get_tensor(name)
+    return tensors

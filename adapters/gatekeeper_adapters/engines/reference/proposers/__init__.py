@@ -1,0 +1,1 @@
+"""Proposers: where draft tokens come from."""

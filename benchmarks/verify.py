@@ -1,0 +1,177 @@
+"""Long stages: ``make verify STAGE=equivalence``.
+
+A stage is a list of parts; a finished part is kept under ``.cache/verify`` and not run again for the
+same commit and engine, so an interrupted stage goes on where it stopped. Figures go to
+``docs/evidence/STAGE.json`` with the commit hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
+
+import yaml
+
+from gatekeeper import plugins
+from gatekeeper.cli.demo.setup import documents, load_setup
+from gatekeeper.core.decoding import SamplingSettings
+from gatekeeper.core.policy_schema import Policy
+from gatekeeper.core.verdicts import Outcome, to_json
+from gatekeeper.worker.progress import Progress, Tracker
+from gatekeeper.worker.run import ClaimedRun
+from gatekeeper.worker.runner import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = Path(os.environ.get("GATEKEEPER_TEST_CACHE") or ROOT / ".cache")
+DONE = ROOT / ".cache" / "verify"
+
+GREEDY = SamplingSettings()
+PLAIN = SamplingSettings(temperature=1.0)
+FILTERED = SamplingSettings(temperature=0.7, top_k=20, top_p=0.9)
+
+
+def equivalence_parts() -> dict[str, Callable[[], dict[str, Any]]]:
+    """50 prompts × 64 greedy tokens, then 20,000 sampled tokens at each of two settings."""
+    slices = ("tool_calls", "prose", "code")
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        f"greedy-{name}": lambda name=name: _equivalence(name, PLAIN, prompts=17, sampled=200)  # type: ignore[misc]
+        for name in slices
+    }
+    parts["sampled-T1"] = lambda: _equivalence("prose", PLAIN, prompts=2, sampled=20_000)
+    parts["sampled-T.7-p.9-k20"] = lambda: _equivalence("code", FILTERED, prompts=2, sampled=20_000)
+    return parts
+
+
+def engine_parts() -> dict[str, Callable[[], dict[str, Any]]]:
+    """The engine beside its peers, one run (benchmarks/engine.py)."""
+    return {"engine": _engine_benchmark}
+
+
+STAGES = {"equivalence": equivalence_parts, "engine": engine_parts}
+
+
+def _equivalence(
+    slice_name: str, setting: SamplingSettings, *, prompts: int, sampled: int
+) -> dict[str, Any]:
+    document = yaml.safe_load((ROOT / "policies" / "production.yaml").read_text())
+    document["equivalence"] |= {"max_batch": 8, "tokens_per_request": 64}
+    document["equivalence"]["greedy"]["prompts"] = prompts
+    document["equivalence"]["sampled"] |= {"min_tokens": sampled, "max_tokens": sampled}
+    policy = Policy.from_dict(document)
+    provider = plugins.load("gatekeeper.engines", "reference")
+    setup = load_setup()
+    setup = {**setup, "artifacts": {"ngram": setup["artifacts"]["ngram"]}}
+    artifact = documents(setup, provider, provider, CACHE, note=_say)["ngram"]
+    run = ClaimedRun(
+        id="verify",
+        gate="equivalence",
+        route=slice_name,
+        slice=slice_name,
+        artifact_digest="",
+        artifact=artifact,
+        policy=policy,
+        parameters={},
+        attempt=1,
+        fence=0,
+        cancel_requested=False,
+        sampling=(setting,),
+        slo=None,
+    )
+    engine = provider.open(artifact, cache=CACHE, max_batch=8, device="cpu")
+    try:
+        measured = measure(
+            run, engine, Tracker(time.monotonic, _progress), lambda: False, time.monotonic
+        )
+        info = dataclasses.asdict(engine.info)
+    finally:
+        engine.close()
+    return {
+        "slice": slice_name,
+        "setting": setting.label,
+        "result": to_json(measured.result),
+        "acceptance": list(measured.acceptance),
+        "engine": info,
+    }
+
+
+def _engine_benchmark() -> dict[str, Any]:
+    out = DONE / "engine-figures.json"
+    subprocess.run(  # noqa: S603 - our own benchmark
+        [sys.executable, str(ROOT / "benchmarks" / "engine.py"), "--json", str(out)], check=True
+    )
+    figures: dict[str, Any] = json.loads(out.read_text())
+    return figures
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
+
+
+def _progress(progress: Progress) -> None:
+    _say(str(progress))
+
+
+def _commit() -> str:
+    done = subprocess.run(  # noqa: S603 - a fixed command
+        ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty"],  # noqa: S607 - git from the PATH
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def main() -> int:
+    """Run a stage; exit 0 when no part failed its gate."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=sorted(STAGES))
+    stage = parser.parse_args().stage
+    commit = _commit()
+    folder = DONE / stage / commit
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for name, part in STAGES[stage]().items():
+        kept = folder / f"{name}.json"
+        if kept.exists():
+            print(f"{stage} {name}: kept from before")
+        else:
+            print(f"{stage} {name}: running", flush=True)
+            start = time.monotonic()
+            answer = {**part(), "seconds": round(time.monotonic() - start, 1)}
+            half = kept.with_suffix(".part")
+            half.write_text(json.dumps(answer, indent=1))
+            half.rename(kept)
+        figures[name] = json.loads(kept.read_text())
+    evidence = ROOT / "docs" / "evidence" / f"{stage}.json"
+    evidence.parent.mkdir(exist_ok=True)
+    evidence.write_text(
+        json.dumps(
+            {
+                "commit": commit,
+                "machine": platform.processor() or platform.machine(),
+                "parts": figures,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+    print(f"written: {evidence.relative_to(ROOT)}")
+    outcomes = [f["result"]["outcome"] for f in figures.values() if "result" in f]
+    return 0 if all(o == Outcome.PASS for o in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

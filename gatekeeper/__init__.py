@@ -1,0 +1,1 @@
+"""Decides, route by route, whether an LLM fleet should decode speculatively."""

@@ -1,0 +1,146 @@
+"""The claim ledger against the evidence: every figure recomputed, every summary judged anew."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.actions.decide import contradictions
+from gatekeeper.actions.evidence import EvidenceFolder
+from gatekeeper.actions.finish import claim_prefix
+from gatekeeper.core.documents import read
+from gatekeeper.core.equations import verify
+from gatekeeper.core.policies import Policy, Slo
+from gatekeeper.core.verdicts import GateResult, to_json
+from gatekeeper.errors import GatekeeperError
+from gatekeeper.gates import equivalence, serving
+from gatekeeper.store import catalog, results, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import pandas as pd
+
+    from gatekeeper.core.claims import Claim
+    from gatekeeper.store.database import Database
+    from gatekeeper.store.records import GateRecord, RunRecord
+
+__all__ = ["page_of_claims", "verify_ledger"]
+
+_TOLERANCE = 1e-9
+
+
+def page_of_claims(
+    db: Database, *, after: str | None, limit: int, run_id: str | None
+) -> list[Claim]:
+    """Page of the ledger by id, as recorded."""
+    with db.read() as session:
+        return results.claims(session, after=after, limit=limit, run_id=run_id)
+
+
+def verify_ledger(db: Database, folder: Path) -> list[dict[str, Any]]:
+    """Recompute every figure from its evidence; rows as of ``Verified.to_dict``.
+
+    After the ledger's claims come the figures that decisions read: each stored result is judged
+    anew from its Parquet tables, and every number of its summary and parts is compared, under the
+    id ``run/<id>/summary.<path>`` and the equation ``<gate>.evaluate``. Then each route's latest
+    decision is derived anew from the stored results, as ``decision/<route>/<path>``.
+    """
+    evidence = EvidenceFolder(folder, db)
+    with db.read() as session:
+        claims = results.all_claims(session)
+        stored = results.all_gate_results(session)
+        judged = [(record, runs.get(session, record.run)) for record in stored]
+        policies = {r.policy: catalog.policy(session, r.policy) for r in stored}
+        tables = {r.run: results.evidence(session, r.run) for r in stored}
+    rows = [checked.to_dict() for checked in verify(claims, evidence.load)]
+    for record, run in judged:
+        policy = policies[record.policy]
+        if run is None or policy is None or run.state != "finished":
+            continue  # a run that failed or was cancelled was never judged and has no figures
+        names = {row.table: row.sha256 for row in tables[record.run]}
+        rows += _judge_again(record, run, Policy.from_dict(policy.document), names, evidence)
+    for path, recorded, fresh in contradictions(db):
+        inputs: dict[str, str] = {}
+        rows.append(_row(f"decision/{path}", "policies.decide", inputs, recorded, fresh))
+    return rows
+
+
+def _judge_again(
+    record: GateRecord,
+    run: RunRecord,
+    policy: Policy,
+    names: Mapping[str, str],
+    evidence: EvidenceFolder,
+) -> list[dict[str, Any]]:
+    equation = f"{record.gate}.evaluate"
+    prefix = claim_prefix(record.run)
+    try:
+        frames = {name: evidence.load(name, sha256) for name, sha256 in names.items()}
+        again = _evaluate(run, policy, frames)
+    except (GatekeeperError, KeyError) as error:
+        row = _row(f"{prefix}summary", equation, names, record.outcome, None)
+        return [{**row, "cause": "not_computable", "reason": str(error)}]
+    stored = {**record.document, "claims": None, "recorded_outcome": record.outcome}
+    fresh = {**to_json(again), "claims": None, "recorded_outcome": str(again.outcome)}
+    recorded = dict(_leaves(stored, ""))
+    computed = dict(_leaves(json.loads(json.dumps(fresh)), ""))
+    rows = []
+    for path in sorted({*recorded, *computed}):
+        one, other = recorded.get(path), computed.get(path)
+        if _is_number(one) or not _agree(one, other):
+            rows.append(_row(f"{prefix}{path}", equation, names, one, other))
+    return rows
+
+
+def _evaluate(run: RunRecord, policy: Policy, frames: Mapping[str, pd.DataFrame]) -> GateResult:
+    if run.gate == "equivalence":
+        return equivalence.evaluate(policy.equivalence, frames)
+    budget = policy.serving
+    if run.slo is not None:
+        budget = replace(budget, slo=read(Slo, dict(run.slo), field="slo"))
+    return serving.evaluate(budget, frames)
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """Every scalar of a JSON document with its dotted path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _row(
+    name: str, equation: str, inputs: Mapping[str, str], recorded: object, computed: object
+) -> dict[str, Any]:
+    agrees = _agree(recorded, computed)
+    return {
+        "id": name,
+        "equation": equation,
+        "inputs": dict(inputs),
+        "value": recorded,
+        "unit": "as in the summary",
+        "status": "measured",
+        "source": "database summary",
+        "recomputed": computed,
+        "agrees": agrees,
+        "cause": None if agrees else "value_changed",
+        "reason": None if agrees else f"{name}: recorded {recorded!r}, recomputed {computed!r}",
+    }
+
+
+def _agree(one: object, other: object) -> bool:
+    if _is_number(one) and _is_number(other):
+        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=0.0)  # type: ignore[arg-type]
+    return one == other and type(one) is type(other)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,97 @@
+"""First start and every later one: schema, counter, shipped policies, the essay's ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from gatekeeper.actions.identity import SYSTEM
+from gatekeeper.core.claims import essay_claims
+from gatekeeper.core.policies import Policy
+from gatekeeper.errors import InputError
+from gatekeeper.store import access, catalog, decisions, results
+from gatekeeper.store.migrate import upgrade
+from gatekeeper.store.records import PolicyRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gatekeeper.store.database import Database, Session
+    from gatekeeper.store.records import Version
+
+__all__ = ["begin_epoch", "prepare", "read_documents"]
+
+
+def prepare(db: Database, *, migrations: Path, policies: Path) -> None:
+    """Bring a database to this installation's state; repeating it changes nothing.
+
+    Policies are seeded only into a database that has none: afterwards the database is the truth.
+    """
+    upgrade(db, migrations)
+    shipped = [Policy.from_dict(document) for document in read_documents(policies)]
+    with db.write() as session:
+        if decisions.version(session) is None:
+            decisions.new_epoch(session)
+        if not catalog.policies(session):
+            for policy in shipped:
+                _seed(session, policy)
+        known = {claim.id for claim in results.all_claims(session)}
+        fresh = [claim for claim in essay_claims() if claim.id not in known]
+        results.add_claims(session, fresh, run_id=None)
+
+
+def _seed(session: Session, policy: Policy) -> None:
+    record = PolicyRecord(policy.digest, policy.name, policy.to_dict(), 0.0, SYSTEM.name)
+    catalog.add_policy(session, record)
+    access.audit(
+        session,
+        actor=SYSTEM.name,
+        action="policy.seed",
+        target=policy.name,
+        detail={"digest": policy.digest},
+    )
+
+
+def read_documents(folder: Path) -> list[dict[str, Any]]:
+    """Read every ``*.yaml`` of a folder (or the one file), by name.
+
+    Raises:
+        InputError: nothing is there, a file is not YAML, or it is not a mapping.
+    """
+    paths = [folder] if folder.is_file() else sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise InputError(
+            "holds no policy",
+            field="path",
+            value=str(folder),
+            remedy="name a .yaml file or a folder",
+        )
+    documents = []
+    for path in paths:
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"is not YAML ({error})", field="file", value=str(path), remedy="correct it"
+            ) from error
+        if not isinstance(document, dict):
+            raise InputError(
+                "is not a mapping", field="file", value=str(path), remedy="use key: value"
+            )
+        documents.append(document)
+    return documents
+
+
+def begin_epoch(db: Database) -> Version:
+    """Start a new epoch after restoring a backup, so that clients drop what they knew."""
+    with db.write() as session:
+        version = decisions.new_epoch(session)
+        access.audit(
+            session,
+            actor=SYSTEM.name,
+            action="epoch.begin",
+            target="decisions",
+            detail={"epoch": version.epoch},
+        )
+    return version

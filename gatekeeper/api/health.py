@@ -1,0 +1,40 @@
+"""Is the process alive, may it serve, and how is it doing."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from gatekeeper.actions import decide, queue
+from gatekeeper.api.problems import problem
+from gatekeeper.api.services import Using
+from gatekeeper.store.migrate import require_current
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, Any]:
+    """Answer as long as the process does."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", response_model=None)
+def readyz(services: Using) -> dict[str, Any] | Response:
+    """Answer 200 once the schema is current and the first snapshot of decisions is taken."""
+    require_current(services.db, services.migrations)
+    if not services.reconciler.ready.is_set():
+        return problem(
+            503, "Not ready", "the first snapshot of decisions is not taken yet", remedy="wait"
+        )
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(services: Using) -> Response:
+    """Prometheus text format."""
+    for state, count in queue.count_by_state(services.db).items():
+        services.metrics.runs.labels(state).set(count)
+    _, leases = decide.snapshot(services.db)
+    for lease in leases:
+        services.metrics.enabled.labels(lease.route).set(lease.action == "enable")
+    return Response(services.metrics.render(), media_type="text/plain; version=0.0.4")

@@ -1,0 +1,83 @@
+"""What the endpoints work with, and who is asking."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from gatekeeper.actions.identity import Actor, authenticate, require
+from gatekeeper.actions.reconcile import Reconciler
+from gatekeeper.errors import Unauthorized
+from gatekeeper.store.database import Database
+from gatekeeper.telemetry import Metrics
+
+__all__ = [
+    "Admin",
+    "After",
+    "Ingester",
+    "Limit",
+    "Operator",
+    "Reader",
+    "Services",
+    "Using",
+    "Worker",
+    "page",
+]
+
+
+@dataclass(frozen=True)
+class Services:
+    """One server's database, evidence folder, migrations, background thread and metrics."""
+
+    db: Database
+    evidence: Path
+    migrations: Path
+    reconciler: Reconciler
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Using = Annotated[Services, Depends(_services)]
+
+_bearer = HTTPBearer(auto_error=False, description="gatekeeper token create")
+
+
+def _role(permission: str) -> Callable[..., Actor]:
+    def check(
+        services: Using,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    ) -> Actor:
+        if credentials is None:
+            raise Unauthorized(
+                "is missing",
+                field="Authorization",
+                remedy="send Authorization: Bearer TOKEN (gatekeeper token create)",
+            )
+        actor = authenticate(services.db, credentials.credentials)
+        require(actor, permission)
+        return actor
+
+    return check
+
+
+Reader = Annotated[Actor, Depends(_role("reader"))]
+Ingester = Annotated[Actor, Depends(_role("ingester"))]
+Worker = Annotated[Actor, Depends(_role("worker"))]
+Operator = Annotated[Actor, Depends(_role("operator"))]
+Admin = Annotated[Actor, Depends(_role("admin"))]
+
+Limit = Annotated[int, Query(ge=1, le=500, description="Items on a page")]
+After = Annotated[str | None, Query(max_length=300, description="`next` of the page before")]
+
+
+def page(items: list[dict[str, Any]], limit: int, key: str) -> dict[str, Any]:
+    """Return a keyset page: the items and, where more may follow, the key to continue after."""
+    more = len(items) == limit and items
+    return {"items": items, "next": str(items[-1][key]) if more else None}

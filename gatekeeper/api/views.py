@@ -1,0 +1,67 @@
+"""Records as JSON: times in RFC 3339, secrets left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.actions.decide import instant
+from gatekeeper.actions.queue import waiting_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gatekeeper.store.records import EvidenceRecord, GateRecord, RunRecord, TokenRecord
+
+__all__ = ["evidence_view", "plain_view", "result_view", "run_view", "token_view"]
+
+
+def plain_view(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any record of the store
+    """Every field of a record; those named ``*_at`` and ``lease_until`` as times."""
+    return {
+        name: stamp(value) if name.endswith("_at") or name in {"lease_until", "at"} else value
+        for name, value in asdict(record).items()
+    }
+
+
+def stamp(seconds: float | None) -> str | None:
+    """RFC 3339 time of a column."""
+    time = instant(seconds)
+    return None if time is None else time.isoformat()
+
+
+def run_view(
+    run: RunRecord, outcome: str | None, result: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a run, what it waits for while pending, and its outcome once there is one."""
+    view = plain_view(run)
+    view["outcome"] = outcome
+    view["waiting_for"] = waiting_for(run)
+    if result is not None:
+        view["result"] = result
+    return view
+
+
+def result_view(record: GateRecord | None) -> dict[str, Any] | None:
+    """Return the stored result with its times."""
+    if record is None:
+        return None
+    return {
+        **record.document,
+        "finished_at": stamp(record.finished_at),
+        "expires_at": stamp(record.expires_at),
+    }
+
+
+def evidence_view(records: Sequence[EvidenceRecord]) -> list[dict[str, Any]]:
+    """Return tables without the server's paths."""
+    return [
+        {"table": r.table, "sha256": r.sha256, "rows": r.rows, "bytes": r.bytes} for r in records
+    ]
+
+
+def token_view(record: TokenRecord) -> dict[str, Any]:
+    """Return a token without its hash."""
+    view = plain_view(record)
+    del view["sha256"]
+    return view

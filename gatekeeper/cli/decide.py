@@ -1,0 +1,33 @@
+"""``gatekeeper decide``: enable or bypass."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gatekeeper.cli.show import as_json_option, print_document
+
+__all__ = ["decide"]
+
+
+@click.command()
+@click.argument("route")
+@as_json_option
+def decide(route: str, *, as_json: bool) -> None:
+    """Print the decision of ROUTE: the lease that gateways get.
+
+    Exit status 0 for enable, 1 for bypass.
+    """
+    from gatekeeper.cli.http import client
+
+    with client() as http:
+        lease = http.get(f"/v1/routes/{route}/decision").json()
+    if as_json:
+        print_document(lease)
+    else:
+        window = f", gamma {lease['gamma']}" if lease["gamma"] else ""
+        click.echo(f"{route}: {lease['action']}{window} ({lease['reason']})")
+        click.echo(lease["explanation"])
+    if lease["action"] != "enable":
+        sys.exit(1)

@@ -1,0 +1,177 @@
+"""The demo on a terminal: a table that fills in live, and plain lines where there is none."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from gatekeeper.config import Settings
+
+__all__ = ["Screen", "cell", "decision_table"]
+
+_STYLE = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "red"}
+
+
+class Screen:
+    """Shows notes and the table; without a terminal, one line for each thing that changed."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(highlight=False, stderr=quiet)
+        self._live: Live | None = None
+        self._seen: dict[tuple[str, str], str] = {}
+
+    def __enter__(self) -> Self:
+        """Nothing is drawn before the first note."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+
+    def note(self, line: str) -> None:
+        """Say what begins now."""
+        self._console.print(f"[dim]·[/dim] {line}")
+
+    def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Redraw the table, or print the cells that changed."""
+        if self._console.is_terminal:
+            if self._live is None:
+                self._console.print()
+                self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+                self._live.start()
+            self._live.update(Group(decision_table(rows), Text(_overall(rows), style="dim")))
+            return
+        for row in rows:
+            for gate, run in row["runs"].items():
+                phase = _phase(run)
+                key = (row["route"].name, gate)
+                if self._seen.get(key) != phase:
+                    self._seen[key] = phase
+                    self._console.print(f"{row['route'].name} {gate}: {phase} ({_overall(rows)})")
+
+    def finish(
+        self, rows: Sequence[Mapping[str, Any]], policy: Mapping[str, Any], settings: Settings
+    ) -> None:
+        """Print the final table, the policy it was decided under, and what to do next."""
+        say = self._console.print
+        say()
+        say(decision_table(rows))
+        for row in rows:
+            say(f"  [bold]{row['route'].name}[/bold]: {row['decision']['explanation']}")
+        document = policy["document"]
+        say()
+        say(
+            f"Policy [bold]{policy['name']}[/bold] {policy['digest'][:12]}: {document['description']}"
+        )
+        say(f"  mandatory gates: {', '.join(document['mandatory_gates'])}; {_budget(document)}")
+        say()
+        say("Next:")
+        home = settings.home
+        say(f"  gatekeeper claims verify --home {home}   recompute every figure from its evidence")
+        say("  gatekeeper policy list                   the other policies: ci, production")
+        say("  gatekeeper profile my-trace.json         what would it save your own tasks?")
+        say("  make serve                               the API on this home, OpenAPI under /docs")
+
+
+def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Draw a row per route: both gates, the action, its window, the measured speed-up and reason."""
+    table = Table(title="Enable or bypass?", title_justify="left", expand=False)
+    for name in ("route", "artifact"):
+        table.add_column(name, no_wrap=True)
+    gates = list(rows[0]["runs"]) if rows else []
+    for gate in gates:
+        table.add_column(gate)
+    for name in ("action", "γ", "speed-up", "reason"):
+        table.add_column(name)
+    for row in rows:
+        decision = row["decision"]
+        done = all(run["finished_at"] for run in row["runs"].values())
+        table.add_row(
+            row["route"].name,
+            row["route"].artifact,
+            *(cell(row["runs"][gate]) for gate in gates),
+            Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
+            str(decision["gamma"] or "–"),
+            _speedup(row["runs"].get("serving")),
+            decision["reason"] if done else Text("waiting for its gates", style="dim"),
+        )
+    return table
+
+
+def cell(run: Mapping[str, Any]) -> Text:
+    """Show one gate's state: its outcome, or how far it is."""
+    if run["outcome"]:
+        return Text(run["outcome"], style=_STYLE.get(run["outcome"], ""))
+    return Text(_phase(run), style="dim")
+
+
+def _phase(run: Mapping[str, Any]) -> str:
+    if run["outcome"]:
+        return str(run["outcome"])
+    progress = run["progress"]
+    if run["state"] == "running" and progress:
+        share = progress["done"] / progress["total"] if progress.get("total") else 0.0
+        return f"{progress['phase']} {10 * int(10 * share)} %"
+    return str(run["state"])
+
+
+def _speedup(run: Mapping[str, Any] | None) -> str:
+    """Show the confirmed ratio at the lowest concurrency, with its interval."""
+    regions = ((run or {}).get("result") or {}).get("summary", {}).get("regions") or []
+    measured = [r for r in regions if r.get("speedup")]
+    if not measured:
+        return "–"
+    best = max(measured, key=lambda r: r["speedup"]["low"])
+    s = best["speedup"]
+    return f"{s['value']:.2f}× ({s['low']:.2f}–{s['high']:.2f}) at {best['concurrency']}"
+
+
+def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Sum up: runs done, and the time left at the pace of the runs that have ended."""
+    runs = [run for row in rows for run in row["runs"].values()]
+    done = [run for run in runs if run["finished_at"]]
+    text = f"{len(done)} of {len(runs)} gate runs done"
+    left = _seconds_left(runs)
+    return text if left is None else f"{text}, about {max(1, round(left / 60))} min left"
+
+
+def _seconds_left(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    pace: dict[str, list[float]] = {}
+    for run in runs:
+        if run["finished_at"] and run["started_at"]:
+            took = datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(
+                run["started_at"]
+            )
+            pace.setdefault(run["gate"], []).append(took.total_seconds())
+    left = 0.0
+    for run in runs:
+        if run["finished_at"]:
+            continue
+        if run["gate"] not in pace:
+            return None
+        left += sum(pace[run["gate"]]) / len(pace[run["gate"]])
+    return left
+
+
+def _budget(document: Mapping[str, Any]) -> str:
+    e, s = document["equivalence"], document["serving"]
+    return (
+        f"α = {e['alpha']}, up to {e['sampled']['max_tokens']} sampled tokens a setting, "
+        f"{s['confirm_blocks']} fresh block pairs at {int(100 * s['confidence'])} % (one-sided); "
+        f"speed-up must be above {s['limits']['min_speedup']:g}"
+    )

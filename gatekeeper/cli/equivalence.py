@@ -1,0 +1,94 @@
+"""``gatekeeper equivalence``: check recorded evidence for exactness."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gatekeeper.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["equivalence"]
+
+
+@click.group()
+def equivalence() -> None:
+    """Exactness of speculative decoding, from recorded tokens."""
+
+
+@equivalence.command()
+@click.argument("evidence", type=click.Path(path_type=Path), metavar="EVIDENCE.npz")
+@click.option("--alpha", default=0.001, show_default=True, help="False-alarm rate, strict part.")
+@click.option("--window", default=0.01, show_default=True, help="Tolerance inside the window.")
+@click.option("--bonus", default=0.02, show_default=True, help="Tolerance at bonus positions.")
+@click.option("--delta", default=0.0, show_default=True, help="Numeric envelope, |log p'/p|.")
+@click.option("--end-token", multiple=True, type=int, help="Id of an end token; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def check(
+    *,
+    evidence: Path,
+    alpha: float,
+    window: float,
+    bonus: float,
+    delta: float,
+    end_token: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    """Check EVIDENCE.npz: exit 0 PASS, 1 FAIL or INCONCLUSIVE, 2 bad input."""
+    from gatekeeper.gates.equivalence_check import check as answer_for
+
+    answer = answer_for(
+        _load(evidence), alpha=alpha, window=window, bonus=bonus, delta=delta, end_tokens=end_token
+    )
+    click.echo(json.dumps(answer, allow_nan=False) if as_json else _text(answer))
+    sys.exit(0 if answer["outcome"] == "PASS" else 1)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    import zipfile
+
+    import numpy as np
+
+    remedy = "write it with numpy.savez, plain arrays only"
+    if not path.is_file():
+        raise InputError("no such file", field="evidence", value=str(path), remedy="check the path")
+    if not zipfile.is_zipfile(path):
+        raise InputError("is not an .npz file", field="evidence", value=str(path), remedy=remedy)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"cannot be read: {error}", field="evidence", value=str(path), remedy=remedy
+        ) from error
+
+
+def _text(answer: Mapping[str, Any]) -> str:
+    strict, trace = answer["strict"], answer["trace"]
+    decided = answer["tokens_to_decision"]
+    after = f", decided after {decided}" if decided is not None else ""
+    lines = [
+        f"{answer['outcome']}: {answer['tokens']} tokens{after}",
+        f"strict: largest E = 10^{strict['log10_e']:.2f}, limit {1 / strict['alpha']:g}",
+        f"strongest alternative: {strict['worst_family']}",
+    ]
+    lines += [
+        f"tolerance {row['tolerance']:g}: {row['outcome']:<12} {row['deviation']:+.4f} in "
+        f"[{row['low']:+.4f}, {row['high']:+.4f}]  {row['feature']} ({row['stratum']}, n={row['n']})"
+        for row in answer["tolerance"]
+    ]
+    if trace["available"]:
+        worst = max(trace["log10_e"].items(), key=lambda item: item[1])
+        lines.append(
+            f"trace (diagnostic only): {trace['impossible_corrections']} impossible corrections of "
+            f"{trace['corrections']}; strongest law broken: {worst[0]}, E = 10^{worst[1]:.2f}"
+        )
+    else:
+        lines.append(f"trace (diagnostic only): not available, {trace['reason']}")
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""The server's API for commands: problems become the errors they came from."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import httpx
+
+from gatekeeper.config import Settings
+from gatekeeper.errors import GatekeeperError, InputError, Unauthorized, Unavailable
+
+__all__ = ["client", "pages"]
+
+_SERVER_ERROR = 500
+
+
+class _Transport(httpx.HTTPTransport):
+    """Says what to do when nobody answers."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return super().handle_request(request)
+        except httpx.TransportError as error:
+            raise Unavailable(
+                f"does not answer ({error or type(error).__name__})",
+                field="url",
+                value=f"{request.url.scheme}://{request.url.netloc.decode()}",
+                remedy="start gatekeeper serve, or set GATEKEEPER_URL",
+            ) from error
+
+
+def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> httpx.Client:
+    """Open a client of ``GATEKEEPER_URL`` with ``GATEKEEPER_TOKEN``; the caller closes it.
+
+    Every answer that is not a success raises the error of its problem.
+
+    Raises:
+        Unauthorized: no token is set.
+    """
+    settings = settings or Settings.load()
+    if settings.token is None:
+        raise Unauthorized(
+            "is not set",
+            field="GATEKEEPER_TOKEN",
+            remedy="create one with gatekeeper token create on the server's machine",
+        )
+    return httpx.Client(
+        base_url=settings.server_url,
+        headers={"Authorization": f"Bearer {settings.token}"},
+        timeout=timeout_s,
+        transport=_Transport(),
+        event_hooks={"response": [_check]},
+    )
+
+
+def pages(http: httpx.Client, path: str, **params: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - query values
+    """Return the items of every page."""
+    items: list[dict[str, Any]] = []
+    query = {name: value for name, value in params.items() if value is not None}
+    while True:
+        answer = http.get(path, params=query).json()
+        items += answer["items"]
+        if answer["next"] is None:
+            return items
+        query["after"] = answer["next"]
+
+
+def _check(response: httpx.Response) -> None:
+    if response.is_error:
+        response.read()
+        _raise(response)
+
+
+def _raise(response: httpx.Response) -> NoReturn:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = {}
+    if not isinstance(problem, dict) or "detail" not in problem:
+        raise Unavailable(
+            f"answered {response.status_code} without a problem document",
+            field="url",
+            value=str(response.request.url),
+            remedy="check that GATEKEEPER_URL is a gatekeeper server",
+        )
+    kinds = {kind.title: kind for kind in _all_kinds(GatekeeperError)}
+    default = Unavailable if response.status_code >= _SERVER_ERROR else InputError
+    raise kinds.get(str(problem.get("title")), default)(
+        problem["detail"],
+        field=problem.get("field"),
+        value=problem.get("value"),
+        remedy=problem.get("remedy"),
+    )
+
+
+def _all_kinds(kind: type[GatekeeperError]) -> list[type[GatekeeperError]]:
+    return [kind, *(k for sub in kind.__subclasses__() for k in _all_kinds(sub))]

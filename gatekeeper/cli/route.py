@@ -1,0 +1,152 @@
+"""``gatekeeper route``: what each route serves, and which calls belong to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gatekeeper.cli.show import as_json_option, print_document, print_table, read_document
+from gatekeeper.errors import InputError, TraceError
+
+__all__ = ["route"]
+
+
+@click.group()
+def route() -> None:
+    """Say what each route serves, and under which policy."""
+
+
+@route.command("set")
+@click.argument("name")
+@click.option("--slice", "slice_name", help="Workload slice of the route's text.")
+@click.option("--artifact", help="Digest or alias of what it serves.")
+@click.option("--policy", help="Policy that decides it.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    help="YAML with slice, artifact, policy, rules, slo, sampling; options win.",
+)
+@as_json_option
+def set_(
+    name: str,
+    slice_name: str | None,
+    artifact: str | None,
+    policy: str | None,
+    file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Create or replace the route NAME."""
+    from gatekeeper.cli.http import client
+
+    body = {} if file is None else read_document(file)
+    given = {"slice": slice_name, "artifact": artifact, "policy": policy}
+    body |= {key: value for key, value in given.items() if value is not None}
+    for key in given:
+        if key not in body:
+            raise InputError("is missing", field=key, remedy=f"give --{key} or put it in --file")
+    with client() as http:
+        stored = http.put(f"/v1/routes/{name}", json=body).json()
+    if as_json:
+        print_document(stored)
+    else:
+        click.echo(f"{name}: {stored['artifact']} under policy {stored['policy']}")
+
+
+@route.command("list")
+@as_json_option
+def list_(*, as_json: bool) -> None:
+    """List routes with their decisions."""
+    from gatekeeper.cli.http import client, pages
+
+    with client() as http:
+        items = pages(http, "/v1/routes")
+        leases = {d["route"]: d for d in http.get("/v1/decisions/snapshot").json()["items"]}
+    if as_json:
+        print_document({"items": items})
+        return
+    rows = [
+        {**i, "action": leases[i["name"]]["action"], "reason": leases[i["name"]]["reason"]}
+        for i in items
+        if i["name"] in leases
+    ]
+    columns = {n: n for n in ("name", "slice", "artifact", "policy", "action", "reason")}
+    print_table(rows, columns, "no routes; create one with gatekeeper route set")
+
+
+@route.command()
+@click.argument("name")
+@as_json_option
+def show(name: str, *, as_json: bool) -> None:
+    """Print the route NAME."""
+    del as_json  # a route is a document either way
+    from gatekeeper.cli.http import client
+
+    with client() as http:
+        print_document(http.get(f"/v1/routes/{name}").json())
+
+
+@route.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@as_json_option
+def test(file: Path, *, as_json: bool) -> None:
+    """Say for every model call of the trace FILE which route it belongs to, and why.
+
+    Routes are tried by name, each with its rules in order. Exit status 0 whatever they match.
+    """
+    from gatekeeper.cli.http import client, pages
+    from gatekeeper.core.routing import Rule, explain
+
+    calls = _calls(file)
+    with client() as http:
+        routes = pages(http, "/v1/routes")
+    rules = [Rule.from_dict(rule) for one in routes for rule in one["rules"]]
+    rows = []
+    for span, facts in calls:
+        found = explain(rules, facts)
+        rows.append({"span": span, "route": found.route, "why": found.sentence})
+    if as_json:
+        unmatched = sum(row["route"] is None for row in rows)
+        print_document({"calls": rows, "unmatched": unmatched})
+    else:
+        columns = {"span": "span", "route": "route", "why": "why"}
+        print_table(rows, columns, f"{file} holds no model call")
+
+
+def _calls(file: Path) -> list[tuple[str, Any]]:
+    from gatekeeper import plugins
+    from gatekeeper.core.routing import CallFacts
+    from gatekeeper.core.span_kinds import MODEL, classify
+    from gatekeeper.core.trace_documents import read_traces
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise TraceError(
+            (error.strerror or str(error)).lower(),
+            field="file",
+            value=str(file),
+            remedy="name a readable trace file",
+        ) from error
+    formats = list(plugins.load_all("gatekeeper.traces").values())
+    return [
+        (
+            span.span_id,
+            CallFacts(
+                service=span.service,
+                agent=_text(span.attributes.get("gen_ai.agent.name")),
+                model=_text(span.attributes.get("gen_ai.request.model")),
+                operation=_text(span.attributes.get("gen_ai.operation.name")),
+                attributes=span.attributes,
+            ),
+        )
+        for trace in read_traces(data, formats)
+        for span in trace.spans
+        if classify(span).kind == MODEL
+    ]
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,125 @@
+"""``gatekeeper serve``: create, migrate and seed what is missing, then answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from gatekeeper.cli.show import as_json_option, home_option, print_document
+from gatekeeper.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gatekeeper.config import Settings
+    from gatekeeper.protocols import Executor
+    from gatekeeper.store.database import Database
+
+__all__ = ["serve"]
+
+
+@click.command()
+@home_option
+@click.option("--host", help="Address to listen on; GATEKEEPER_HOST or loopback otherwise.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
+@click.option("--executor", help="Start workers through this executor, such as local.")
+@as_json_option
+def serve(
+    home: Path | None, host: str | None, port: int | None, executor: str | None, *, as_json: bool
+) -> None:
+    """Run the API server until it is told to stop.
+
+    The home is created, its database migrated and the shipped policies seeded on the first start.
+    """
+    import uvicorn
+
+    from gatekeeper.actions.reconcile import Reconciler
+    from gatekeeper.actions.start import prepare
+    from gatekeeper.api.app import create_app
+    from gatekeeper.api.services import Services
+    from gatekeeper.config import Settings, data_dir
+    from gatekeeper.store.database import open_database
+    from gatekeeper.store.lock import sole_server
+    from gatekeeper.telemetry import configure_logging
+
+    settings = Settings.load(home=home, host=host, port=port, executor=executor)
+    configure_logging(json=as_json, level=logging.INFO)
+    with ExitStack() as stack:
+        # Before anything is written: a busy port must leave no half-made home behind.
+        listener = stack.enter_context(_listener(settings))
+        settings.prepare()
+        db = open_database(settings.database_url)
+        stack.callback(db.close)
+        stack.enter_context(sole_server(db))
+        migrations = data_dir("migrations")
+        prepare(db, migrations=migrations, policies=data_dir("policies"))
+        url = _url(listener)
+        launcher = stack.enter_context(_executor(settings, db, url))
+        services = Services(db, settings.evidence, migrations, Reconciler(db, launcher))
+        _announce(settings, url, as_json=as_json)
+        config = uvicorn.Config(create_app(services), log_config=None, access_log=False)
+        # uvicorn stops in order and then raises the signal again: let that end in our own exit,
+        # status 0, with everything on the stack closed.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: None)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def _listener(settings: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen()  # now, so that a second server fails here and not later
+        except OSError as error:
+            raise Unavailable(
+                f"cannot be listened on at {settings.host} ({(error.strerror or str(error)).lower()})",
+                field="port",
+                value=settings.port,
+                remedy="stop whoever uses it, or choose another with --port (0 takes a free one)",
+            ) from error
+        yield listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _executor(settings: Settings, db: Database, url: str) -> Iterator[Executor | None]:
+    """Load the executor and hand its workers a token that dies with this server."""
+    if settings.executor is None:
+        yield None
+        return
+    from gatekeeper import plugins
+    from gatekeeper.actions.identity import SYSTEM, create_token, revoke_token
+
+    launcher: Executor = plugins.load("gatekeeper.executors", settings.executor)
+    record, secret = create_token(
+        db, SYSTEM, name=f"executor {settings.executor}", role="worker", ttl_s=None
+    )
+    os.environ["GATEKEEPER_URL"] = url
+    os.environ["GATEKEEPER_TOKEN"] = secret
+    os.environ["GATEKEEPER_HOME"] = str(settings.home)
+    try:
+        yield launcher
+    finally:
+        revoke_token(db, SYSTEM, record.id)
+
+
+def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
+    if as_json:
+        print_document({"url": url, "home": str(settings.home)})
+    else:
+        click.echo(f"gatekeeper serves {settings.home} on {url}")
+        click.echo(f"A token: gatekeeper token create --role admin --home {settings.home}")

@@ -1,0 +1,89 @@
+"""What commands share: options, reading documents, printing records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import yaml
+
+from gatekeeper.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["as_json_option", "home_option", "print_document", "print_table", "read_document"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+_WIDE = 100
+
+
+def as_json_option(command: _F) -> _F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def home_option(command: _F) -> _F:
+    """``--home``, for commands that work on the database themselves."""
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path),
+        help="Folder of state and database; GATEKEEPER_HOME otherwise.",
+    )(command)
+
+
+def print_document(document: object) -> None:
+    """Print JSON."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], empty: str) -> None:
+    """Print ``columns`` (key to heading) of rows, or the sentence ``empty``."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        click.echo(empty)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in columns.values():
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(key)) for key in columns))
+    console = Console(highlight=False, markup=False)
+    # Into a pipe, lines stay whole however long they are.
+    console.width = console.width if console.is_terminal else 10 * _WIDE
+    console.print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read one YAML or JSON mapping.
+
+    Raises:
+        InputError: the file is missing, unreadable or not a mapping.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            (error.strerror or str(error)).lower(),
+            field="file",
+            value=str(path),
+            remedy="name a readable file",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"is not YAML or JSON ({error})", field="file", value=str(path), remedy="correct it"
+        ) from error
+    if not isinstance(document, dict):
+        raise InputError("is not a mapping", field="file", value=str(path), remedy="use key: value")
+    return document

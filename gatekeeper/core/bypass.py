@@ -1,0 +1,186 @@
+"""Request-time rules: may this one request decode speculatively under the lease at hand?
+
+Imported by clients on the request path, so it loads neither numpy nor pandas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.core.documents import read
+from gatekeeper.core.lease import BYPASS, ENABLE, Envelope, Lease, gamma_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "BYPASS",
+    "ENABLE",
+    "RULES",
+    "Envelope",
+    "Lease",
+    "RequestContext",
+    "RequestDecision",
+    "decide_request",
+    "gamma_at",
+]
+
+RULES = (
+    "lease_lapsed",
+    "version_mismatch",
+    "outside_envelope",
+    "memory_pressure",
+    "draft_overloaded",
+    "few_remaining_tokens",
+    "low_acceptance",
+)
+"""Reasons of a request-time bypass, in the order in which they are looked at."""
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """What the caller knows of the request and its engine now; None is not known.
+
+    ``concurrency`` counts active requests with this one, ``context_tokens`` prompt and output so
+    far, ``acceptance`` the recent acceptance rate of the route, ``draft_queue`` requests waiting
+    for the drafter, ``artifact`` the digest of what is running.
+    """
+
+    concurrency: int | None = None
+    context_tokens: int | None = None
+    remaining_tokens: int | None = None
+    acceptance: float | None = None
+    memory_utilisation: float | None = None
+    draft_queue: int | None = None
+    artifact: str | None = None
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any], *, field: str = "context") -> RequestContext:
+        """Read a request body.
+
+        Raises:
+            UnknownKey: a key no rule reads.
+            InputError: a value of the wrong type.
+        """
+        return read(cls, dict(document), field=field)
+
+
+@dataclass(frozen=True)
+class RequestDecision:
+    """The answer for one request. ``gamma`` is 0 for a bypass.
+
+    ``reason`` is one of ``RULES``, or the lease's own reason. ``unchecked`` names the facts that
+    a limit of the envelope asks for and the caller did not know.
+    """
+
+    action: str
+    gamma: int
+    reason: str
+    explanation: str
+    unchecked: tuple[str, ...] = ()
+
+
+def decide_request(
+    lease: Lease | None, context: RequestContext, *, age_s: float = 0.0
+) -> RequestDecision:
+    """Apply the request-time rules to a lease of ``age_s`` seconds since its receipt.
+
+    No lease, or one past both ``ttl_s`` and ``max_stale_s``, is a bypass. A fact that the caller
+    does not know cannot trigger its rule; it is listed in ``unchecked``, and without a known
+    concurrency the window is the one that is safe at every load of the envelope.
+    """
+    if lease is None:
+        return _bypass("lease_lapsed", "No decision is known, so the target decodes alone.")
+    refusal = _unusable(lease, context, age_s) or _outside(lease, context)
+    if refusal is not None:
+        return refusal
+    gamma = _gamma(lease, context.concurrency)
+    if gamma < 1:
+        return _bypass("outside_envelope", "No window was shown to pass at this concurrency.")
+    return RequestDecision(
+        ENABLE, gamma, lease.reason, lease.explanation, _unchecked(lease, context)
+    )
+
+
+def _unusable(lease: Lease, context: RequestContext, age_s: float) -> RequestDecision | None:
+    # written so that an age of NaN lapses too
+    if not age_s <= max(lease.ttl_s, lease.max_stale_s):
+        return _bypass(
+            "lease_lapsed", f"The decision is {age_s:.0f} s old and could not be renewed."
+        )
+    if lease.action != ENABLE:
+        return _bypass(lease.reason, lease.explanation)
+    if context.artifact is not None and context.artifact != lease.artifact:
+        return _bypass(
+            "version_mismatch",
+            f"Running is {context.artifact[:12]}, but {str(lease.artifact)[:12]} was gated.",
+        )
+    return None
+
+
+def _outside(lease: Lease, context: RequestContext) -> RequestDecision | None:
+    for fact, value, limit, good, reason in _limits(lease.envelope, context):
+        if value is not None and limit is not None and not good(value, limit):
+            return _bypass(reason, f"{fact} is {value:g}, the limit is {limit:g}.")
+    return None
+
+
+_Limit = tuple[str, "float | None", "float | None", "Callable[[float, float], bool]", str]
+
+
+def _limits(envelope: Envelope, context: RequestContext) -> tuple[_Limit, ...]:
+    """(fact, its value, its limit, what is good, reason); comparisons fail on NaN, as they should."""
+    return (
+        ("concurrency", context.concurrency, envelope.max_concurrency, _most, "outside_envelope"),
+        (
+            "context_tokens",
+            context.context_tokens,
+            envelope.max_context_tokens,
+            _most,
+            "outside_envelope",
+        ),
+        (
+            "memory_utilisation",
+            context.memory_utilisation,
+            envelope.max_memory_utilisation,
+            _most,
+            "memory_pressure",
+        ),
+        ("draft_queue", context.draft_queue, envelope.max_draft_queue, _most, "draft_overloaded"),
+        (
+            "remaining_tokens",
+            context.remaining_tokens,
+            envelope.min_remaining_tokens,
+            _least,
+            "few_remaining_tokens",
+        ),
+        ("acceptance", context.acceptance, envelope.min_acceptance, _least, "low_acceptance"),
+    )
+
+
+def _most(value: float, limit: float) -> bool:
+    return value <= limit
+
+
+def _least(value: float, limit: float) -> bool:
+    return value >= limit
+
+
+def _gamma(lease: Lease, concurrency: int | None) -> int:
+    if concurrency is None or not lease.gamma_by_concurrency:
+        return lease.gamma
+    return gamma_at(lease.gamma_by_concurrency, concurrency)
+
+
+def _unchecked(lease: Lease, context: RequestContext) -> tuple[str, ...]:
+    facts = [
+        fact
+        for fact, value, limit, _, _ in _limits(lease.envelope, context)
+        if value is None and limit is not None
+    ]
+    return tuple(facts if context.artifact is not None else ["artifact", *facts])
+
+
+def _bypass(reason: str, explanation: str) -> RequestDecision:
+    return RequestDecision(BYPASS, 0, reason, explanation)

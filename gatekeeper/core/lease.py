@@ -1,0 +1,130 @@
+"""A decision as clients hold it: a lease that lapses. Light enough for the request path."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.core.value import ValueInterval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["BYPASS", "ENABLE", "Envelope", "Lease", "gamma_at"]
+
+ENABLE = "enable"
+BYPASS = "bypass"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The region in which an enable was shown to hold; None is no limit.
+
+    ``max_draft_queue`` carries the policy's limit of an overloaded draft route.
+    """
+
+    max_concurrency: int | None = None
+    max_context_tokens: int | None = None
+    min_remaining_tokens: int | None = None
+    min_acceptance: float | None = None
+    max_memory_utilisation: float | None = None
+    max_draft_queue: int | None = None
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One decision for one route.
+
+    ``gamma`` is safe at every concurrency of the envelope, ``gamma_by_concurrency`` the choice at
+    each measured level; both are 0 and empty for a bypass. ``version`` is (epoch, counter) and
+    orders decisions. Clients count ``ttl_s`` and ``max_stale_s`` from receipt on their own clock:
+    fresh for the former, usable for the latter when it cannot be renewed, then bypass.
+    """
+
+    route: str
+    action: str
+    variant: str
+    gamma: int
+    gamma_by_concurrency: Mapping[int, int]
+    artifact: str | None
+    reason: str
+    explanation: str
+    gates: tuple[Mapping[str, Any], ...]
+    value: ValueInterval | None
+    envelope: Envelope
+    version: tuple[int, int]
+    decided_at: datetime
+    evidence_expires_at: datetime | None
+    ttl_s: float
+    max_stale_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form: times in ISO 8601, concurrencies as strings, ``version`` as a list."""
+        expires = self.evidence_expires_at
+        return {
+            "route": self.route,
+            "action": self.action,
+            "variant": self.variant,
+            "gamma": self.gamma,
+            "gamma_by_concurrency": {str(c): g for c, g in self.gamma_by_concurrency.items()},
+            "artifact": self.artifact,
+            "reason": self.reason,
+            "explanation": self.explanation,
+            "gates": [dict(gate) for gate in self.gates],
+            "value": None if self.value is None else self.value.to_dict(),
+            "envelope": asdict(self.envelope),
+            "version": list(self.version),
+            "decided_at": self.decided_at.isoformat(),
+            "evidence_expires_at": None if expires is None else expires.isoformat(),
+            "ttl_s": self.ttl_s,
+            "max_stale_s": self.max_stale_s,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Lease:
+        """Read ``to_dict`` back; fields that a newer server added are left out.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: a time or number cannot be read.
+        """
+        value, expires = document["value"], document["evidence_expires_at"]
+        epoch, counter = document["version"]
+        return cls(
+            route=document["route"],
+            action=document["action"],
+            variant=document["variant"],
+            gamma=int(document["gamma"]),
+            gamma_by_concurrency={
+                int(c): int(g) for c, g in document["gamma_by_concurrency"].items()
+            },
+            artifact=document["artifact"],
+            reason=document["reason"],
+            explanation=document["explanation"],
+            gates=tuple(document["gates"]),
+            value=None
+            if value is None
+            else ValueInterval(value["per_task"], value["low"], value["high"], value["currency"]),
+            envelope=Envelope(
+                **{name: document["envelope"].get(name) for name in Envelope.__dataclass_fields__}
+            ),
+            version=(int(epoch), int(counter)),
+            decided_at=datetime.fromisoformat(document["decided_at"]),
+            evidence_expires_at=None if expires is None else datetime.fromisoformat(expires),
+            ttl_s=float(document["ttl_s"]),
+            max_stale_s=float(document["max_stale_s"]),
+        )
+
+
+def gamma_at(gamma_by_concurrency: Mapping[int, int], concurrency: int) -> int:
+    """Window at a concurrency, 0 where none was shown to pass.
+
+    Between two measured levels both must have passed, and the shorter window is taken; outside
+    the measured range nothing is known, so 0.
+    """
+    below = [level for level in gamma_by_concurrency if level <= concurrency]
+    above = [level for level in gamma_by_concurrency if level >= concurrency]
+    if not below or not above:
+        return 0
+    return min(gamma_by_concurrency[max(below)], gamma_by_concurrency[min(above)])

@@ -1,0 +1,125 @@
+"""The forest that parent ids make of a trace's spans: orphans, loops and roots settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gatekeeper.core.span_kinds import MODEL, WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gatekeeper.core.traces import Span
+
+__all__ = ["Forest", "absorbed_spans", "build_forest", "calls_below"]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Indices into the spans it was built from.
+
+    ``top_down`` lists every span after its parent, so that all walks are loops and a tree of
+    any depth fits. ``missing`` counts the distinct parents that were named but never exported.
+    """
+
+    parents: tuple[int | None, ...]
+    children: tuple[tuple[int, ...], ...]
+    top_down: tuple[int, ...]
+    missing: int
+
+
+def build_forest(spans: Sequence[Span], repairs: list[str]) -> Forest:
+    """Resolve parent ids; every decision taken is appended to ``repairs``."""
+    index = {span.span_id: i for i, span in enumerate(spans)}
+    parents: list[int | None] = []
+    missing: set[str] = set()
+    for i, span in enumerate(spans):
+        parent = index.get(span.parent_id) if span.parent_id else None
+        if span.parent_id and parent is None:
+            missing.add(span.parent_id)
+            repairs.append("orphan: its parent was never exported, treated as a root")
+        if parent == i:
+            repairs.append("span is its own parent: treated as a root")
+            parent = None
+        parents.append(parent)
+    _cut_loops(parents, repairs)
+    children: list[list[int]] = [[] for _ in spans]
+    top_down = []
+    for i, parent in enumerate(parents):
+        if parent is None:
+            top_down.append(i)
+        else:
+            children[parent].append(i)
+    if len(top_down) > 1:
+        repairs.append(f"{len(top_down)} roots in one trace: treated as siblings")
+    for i in top_down:  # grows while it is read: breadth first without recursion
+        top_down.extend(children[i])
+    return Forest(tuple(parents), tuple(map(tuple, children)), tuple(top_down), len(missing))
+
+
+def _cut_loops(parents: list[int | None], repairs: list[str]) -> None:
+    done = [False] * len(parents)
+    for first in range(len(parents)):
+        trail: dict[int, None] = {}
+        at: int | None = first
+        while at is not None and not done[at] and at not in trail:
+            trail[at] = None
+            at = parents[at]
+        if at is not None and at in trail:
+            loop = list(trail)[list(trail).index(at) :]
+            parents[min(loop)] = None
+            repairs.append("loop of parents: its earliest span is treated as a root")
+        for i in trail:
+            done[i] = True
+
+
+def calls_below(forest: Forest, kinds: Sequence[str]) -> tuple[list[bool], list[bool]]:
+    """Whether a model span, and whether a prefill or decode span, lies below each span."""
+    models = [False] * len(kinds)
+    phases = [False] * len(kinds)
+    for i in reversed(forest.top_down):
+        parent = forest.parents[i]
+        if parent is not None:
+            models[parent] = models[parent] or models[i] or kinds[i] == MODEL
+            phases[parent] = phases[parent] or phases[i] or kinds[i] in ("prefill", "decode")
+    return models, phases
+
+
+def absorbed_spans(
+    spans: Sequence[Span],
+    ends: Sequence[int | None],
+    forest: Forest,
+    counts: Sequence[bool],
+    kinds: Sequence[str],
+) -> list[bool]:
+    """Which spans are mere detail of one that already counts: plain, finished, inside it.
+
+    An HTTP request inside a tool, or inside a model call, repeats time that its parent's own
+    segments cover; as a node of its own it would run beside them and hide what they save.
+
+    Args:
+        spans: the forest's spans.
+        ends: end of each in nanoseconds, None where unknown.
+        forest: their forest.
+        counts: whether a span's own segments cover it, children or not.
+        kinds: kind of each span.
+    """
+    plain = [False] * len(spans)
+    low = [span.start_ns for span in spans]
+    high = [span.start_ns if end is None else end for span, end in zip(spans, ends, strict=True)]
+    for i in reversed(forest.top_down):
+        below = forest.children[i]
+        plain[i] = kinds[i] not in WORK | {MODEL} and ends[i] is not None
+        plain[i] = plain[i] and all(plain[c] for c in below)
+        low[i] = min([low[i], *(low[c] for c in below)])
+        high[i] = max([high[i], *(high[c] for c in below)])
+    absorbed = [False] * len(spans)
+    for i in forest.top_down:
+        parent = forest.parents[i]
+        if parent is None:
+            continue
+        end = ends[parent]
+        inside = end is not None and spans[parent].start_ns <= low[i] and high[i] <= end
+        absorbed[i] = absorbed[parent] or (counts[parent] and plain[i] and inside)
+    return absorbed

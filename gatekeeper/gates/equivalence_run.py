@@ -1,0 +1,261 @@
+"""Turns finished requests into compact evidence tables while the equivalence gate runs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from gatekeeper.core.stats import greedy, tolerance
+from gatekeeper.core.stats.eprocess import MEMBERS, Bank, bonus_by_index, log_e, to_table
+from gatekeeper.core.verdicts import Outcome
+from gatekeeper.errors import InputError
+from gatekeeper.gates.equivalence_plan import SAMPLED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gatekeeper.core.stats.eprocess import Increments
+    from gatekeeper.core.stats.evidence import RequestEvidence
+    from gatekeeper.gates.equivalence_plan import Plan, Trial
+    from gatekeeper.protocols import EngineInfo, Scored
+
+__all__ = ["REQUEST_COLUMNS", "TABLES", "Accumulator", "numeric_noise", "sequences"]
+
+TABLES = ("context", "requests", "strict", "tolerance", "greedy")
+"""Evidence tables; ``context`` holds (name, value) pairs that the verdict needs."""
+
+REQUEST_COLUMNS = {
+    "request": "int64",
+    "setting": "str",
+    "gamma": "int64",
+    "prompt": "str",
+    "replicate": "int64",
+    "tokens": "int64",
+    "position": "int64",
+    "token": "int64",
+    "target_probability": "float64",
+}
+"""One row per sampled request; the last three are its most surprising token."""
+
+_ROUNDING = 1e-6
+"""Numeric envelope where the engine's logits do not depend on the batch: float32 rounding."""
+
+
+def numeric_noise(plan: Plan, info: EngineInfo) -> tuple[float, float]:
+    """Per-logit sd σ to assume for the engine's dtype, and the envelope δ of the strict bank.
+
+    δ is one σ at the lowest temperature: noise has no direction, so this is what could line up
+    with an alternative at every token. Bitwise engines get float32 rounding alone.
+    """
+    sigma = info.details.get("logit_sigma")
+    if sigma is None:
+        sigma = greedy.DEFAULT_SIGMA.get(info.dtype, max(greedy.DEFAULT_SIGMA.values()))
+    if info.identity_rule == "bitwise":
+        return float(sigma), _ROUNDING
+    coldest = min((s.temperature for s in plan.settings), default=1.0)
+    return float(sigma), max(_ROUNDING, float(sigma) / coldest)
+
+
+def sequences(plan: Plan) -> tolerance.Sequences:
+    """Declared tolerance of a plan: every feature, in window and bonus, of every setting."""
+    t = plan.budget.tolerance
+    count = 2 * len(tolerance.FEATURES) * max(1, len(plan.settings))
+    return tolerance.Sequences(t.window, t.bonus, t.pass_alpha, t.fail_alpha, count)
+
+
+class Accumulator:
+    """Adds finished trials in any order; sampled ones are processed in the order of the plan.
+
+    The fixed order matters: by order of completion, short answers would come first and an early
+    stop would drop the long ones. A request therefore waits for all earlier ones, with its p and q
+    (n × V × 8 bytes), so score late rather than early where memory is short.
+
+    Args:
+        plan: what was planned.
+        info: the engine that really ran.
+        earlier: tables of an inconclusive run to continue: the same e-process goes on.
+    """
+
+    def __init__(
+        self, plan: Plan, info: EngineInfo, *, earlier: Mapping[str, pd.DataFrame] | None = None
+    ) -> None:
+        self._plan = plan
+        self._sigma, self._delta = numeric_noise(plan, info)
+        self._info = info
+        self._bank = Bank(
+            info.vocab_size, seed=plan.seed, delta=self._delta, end_tokens=plan.end_tokens
+        )
+        self._order = [t.index for t in plan.trials if t.arm == SAMPLED]
+        self._next = 0
+        self._pending: dict[int, tuple[Trial, RequestEvidence]] = {}
+        self._parts: dict[str, list[pd.DataFrame]] = {
+            name: [earlier[name]] if earlier is not None else []
+            for name in ("requests", "strict", "tolerance")
+        }
+        self._offset = 0
+        if earlier is not None and len(earlier["requests"]):
+            self._offset = int(earlier["requests"]["request"].max()) + 1
+        self._greedy: list[pd.DataFrame] = []
+        self._greedy_left = 2 * plan.greedy_prompts
+        self._greedy_outcome = Outcome.INCONCLUSIVE
+        self._member_log = self._sum_members()
+        self._alarm = False
+        self._tokens: dict[str, int] = {s.label: 0 for s in plan.settings}
+        for table in self._parts["requests"]:
+            for setting, tokens in table.groupby("setting")["tokens"].sum().items():
+                self._tokens[str(setting)] = self._tokens.get(str(setting), 0) + int(tokens)
+        self._tolerance_outcome = Outcome.INCONCLUSIVE
+
+    def _sum_members(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        total = np.zeros(len(MEMBERS))
+        for table in self._parts["strict"]:
+            by_member = table.groupby("member")["log_e_envelope"].sum()
+            total += by_member.reindex(list(MEMBERS)).to_numpy(dtype=np.float64)
+        return total
+
+    def add(self, trial: Trial, evidence: RequestEvidence, scored: Scored) -> None:
+        """Take a finished trial.
+
+        Raises:
+            InputError: a sampled trial comes twice, or rows do not match.
+        """
+        if trial.arm != SAMPLED:
+            self._add_greedy(trial, evidence, scored)
+            return
+        if trial.index in self._pending or trial.index not in self._order[self._next :]:
+            raise InputError(
+                "was added before or is not of this plan",
+                field="trial",
+                value=trial.index,
+                remedy="add each trial of the plan once",
+            )
+        self._pending[trial.index] = (trial, evidence)
+        while self._next < len(self._order) and self._order[self._next] in self._pending:
+            self._add_sampled(*self._pending.pop(self._order[self._next]))
+            self._next += 1
+
+    def _add_greedy(self, trial: Trial, evidence: RequestEvidence, scored: Scored) -> None:
+        n = evidence.rows
+        rows = pd.DataFrame(
+            {
+                "arm": [trial.arm] * n,
+                "prompt": [trial.prompt_id] * n,
+                "position": np.arange(n),
+                "token": evidence.token,
+                "deficit": scored.deficit.astype(np.float64),
+            }
+        ).astype(greedy.COLUMNS)
+        self._greedy.append(rows)
+        self._greedy_left -= 1
+        if self._greedy_left == 0:
+            self._greedy_outcome = greedy.judge(
+                pd.concat(self._greedy, ignore_index=True),
+                rule=self._info.identity_rule,
+                sigma=self._sigma,
+                tau_sigma=self._plan.budget.greedy.tau_sigma,
+                prompts=self._plan.greedy_prompts,
+            ).outcome
+
+    def _add_sampled(self, trial: Trial, evidence: RequestEvidence) -> None:
+        if evidence.rows == 0:
+            return  # the prompt's first token ended it: nothing was drawn from p
+        plan = self._plan
+        bonus = bonus_by_index(evidence, trial.request.gamma, kind_is_past=plan.kind_is_past)
+        key = (trial.prompt_id, trial.setting)
+        increments = self._bank.add(evidence, bonus, prompt=key)
+        number = self._offset + trial.index
+        self._parts["strict"].append(to_table(number, increments))
+        contrasts = np.concatenate(
+            [tolerance.contrasts(r, end_known=bool(plan.end_tokens)) for r in increments.rows]
+        )
+        sums = tolerance.sufficient(contrasts, bonus)
+        sums.insert(0, "request", number)
+        sums.insert(1, "setting", trial.setting)
+        self._parts["tolerance"].append(sums)
+        self._parts["requests"].append(_request_row(number, trial, evidence, increments))
+        self._tokens[trial.setting] += evidence.rows
+        self._member_log = self._member_log + increments.log_f_envelope.sum(axis=0)
+        if float(log_e(self._member_log)) >= math.log(1 / plan.budget.alpha):
+            self._alarm = True
+        self._tolerance_outcome = self._judge_tolerance()
+
+    def _judge_tolerance(self) -> Outcome:
+        if len(self._parts["tolerance"]) > 1:
+            # One table instead of many keeps the running judgement linear in the requests.
+            self._parts["tolerance"] = [pd.concat(self._parts["tolerance"], ignore_index=True)]
+        keys = ["setting", "stratum", "feature"]
+        summed = self._parts["tolerance"][0].groupby(keys, as_index=False)[["n", "s", "v"]].sum()
+        strata = summed.groupby("setting")["stratum"].nunique()
+        outcome, _ = tolerance.judge(summed, sequences(self._plan))
+        whole = len(strata) == len(self._plan.settings) and bool((strata == 2).all())  # noqa: PLR2004 - window and bonus
+        return outcome if whole or outcome is Outcome.FAIL else Outcome.INCONCLUSIVE
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens processed so far."""
+        return sum(self._tokens.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether more trials can no longer change the verdict, or the token budget is spent."""
+        budget = self._plan.budget.sampled
+        strict = self._alarm and self._plan.contract == "exact"
+        if strict or Outcome.FAIL in (self._tolerance_outcome, self._greedy_outcome):
+            return True
+        if self._greedy_left > 0:
+            return False
+        fewest = min(self._tokens.values(), default=0)
+        proven = self._tolerance_outcome is Outcome.PASS and fewest >= budget.min_tokens
+        return proven or fewest >= budget.max_tokens
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Evidence so far, enough for ``evaluate``; empty tables keep their columns."""
+        pairs = [
+            ("identity_rule", self._info.identity_rule),
+            ("dtype", self._info.dtype),
+            ("sigma", repr(self._sigma)),
+            ("delta", repr(self._delta)),
+            ("gamma", str(self._plan.gamma)),
+            ("contract", self._plan.contract),
+            ("greedy_prompts", str(self._plan.greedy_prompts)),
+            *(("setting", s.label) for s in self._plan.settings),
+        ]
+        strict = {"request": "int64", "member": "str", "log_e": "float64"}
+        columns = {
+            "requests": REQUEST_COLUMNS,
+            "strict": {**strict, "log_e_envelope": "float64"},
+            "tolerance": {"request": "int64", "setting": "str", **tolerance.COLUMNS},
+        }
+        return {
+            "context": pd.DataFrame(pairs, columns=["name", "value"]),
+            "greedy": _joined(self._greedy, greedy.COLUMNS),
+            **{name: _joined(self._parts[name], c) for name, c in columns.items()},
+        }
+
+
+def _joined(parts: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
+    if not parts:
+        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
+    return pd.concat(parts, ignore_index=True)
+
+
+def _request_row(
+    number: int, trial: Trial, evidence: RequestEvidence, increments: Increments
+) -> pd.DataFrame:
+    at = int(np.argmax(log_e(increments.log_f)))
+    return pd.DataFrame(
+        {
+            "request": [number],
+            "setting": [trial.setting],
+            "gamma": [trial.request.gamma],
+            "prompt": [trial.prompt_id],
+            "replicate": [trial.replicate],
+            "tokens": [evidence.rows],
+            "position": [at],
+            "token": [int(evidence.token[at])],
+            "target_probability": [float(evidence.p[at, evidence.token[at]])],
+        }
+    ).astype(REQUEST_COLUMNS)

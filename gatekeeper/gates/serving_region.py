@@ -1,0 +1,302 @@
+"""One concurrency level: every limit a check, the level as bad as its worst check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.core.stats.paired_blocks import PairedMean, judge, pairs_needed
+from gatekeeper.core.stats.serving_blocks import (
+    ORDINARY,
+    SPECULATIVE,
+    fairness,
+    goodput_difference,
+    ratio,
+)
+from gatekeeper.core.stats.serving_memory import ledger
+from gatekeeper.core.verdicts import Outcome, worst
+
+if TYPE_CHECKING:
+    from gatekeeper.core.policy_schema import ServingBudget
+    from gatekeeper.gates.serving_figures import Figures
+
+__all__ = ["NOT_WORSE_MARGIN", "Check", "Region", "judge_region"]
+
+NOT_WORSE_MARGIN = 0.02
+"""Share of throughput and goodput that "not worse" may lose: below what block pairs resolve."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One limit of a region and whether it holds."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class Region:
+    """A judged level. ``row`` is its JSON-able account; ``pairs_needed`` would settle it."""
+
+    concurrency: int
+    gamma: int
+    outcome: Outcome
+    checks: tuple[Check, ...]
+    row: dict[str, Any]
+    detail: str
+    pairs_needed: int | None
+
+    @property
+    def open_checks(self) -> tuple[Check, ...]:
+        """Checks that are neither passed nor failed."""
+        return tuple(c for c in self.checks if c.outcome is Outcome.INCONCLUSIVE)
+
+
+def judge_region(budget: ServingBudget, figures: Figures, concurrency: int, gamma: int) -> Region:
+    """Judge the confirmation pairs of one level against the policy's limits."""
+    limits, confirm = budget.limits, figures.tables["confirm"]
+    inputs: dict[str, Any] = {"concurrency": concurrency, "confidence": budget.confidence}
+    speedup = ratio(confirm, statistic="tpot_mean", numerator=ORDINARY, **inputs)
+    ttft = ratio(confirm, statistic="ttft_p50", numerator=SPECULATIVE, **inputs)
+    throughput = ratio(confirm, statistic="throughput", numerator=SPECULATIVE, **inputs)
+    checks = [
+        _ratio_check("speedup", speedup, limits.min_speedup, "above"),
+        _ratio_check("ttft", ttft, limits.max_ttft_ratio, "below"),
+        *_throughput_alarm(throughput),
+        *_goodput_check(budget, figures, concurrency),
+        *_memory_check(budget, figures, concurrency),
+        *_fairness_check(budget, figures, concurrency),
+    ]
+    outcome = worst(check.outcome for check in checks)
+    row = _row(budget, figures, concurrency, gamma)
+    row["outcome"] = str(outcome)
+    row["checks"] = {check.name: str(check.outcome) for check in checks}
+    wanted = [
+        pairs_needed(found, limit=limit)
+        for found, limit in (
+            (speedup, math.log(limits.min_speedup)),
+            (ttft, math.log(limits.max_ttft_ratio)),
+        )
+        if judge(found, limit=limit, want="above") is Outcome.INCONCLUSIVE
+    ]
+    known = [n for n in wanted if n is not None]
+    return Region(
+        concurrency,
+        gamma,
+        outcome,
+        tuple(checks),
+        row,
+        "; ".join(check.detail for check in checks),
+        max(known) if known and len(known) == len(wanted) else None,
+    )
+
+
+def _ratio_check(name: str, found: PairedMean, limit: float, want: Any) -> Check:  # noqa: ANN401 - "above" or "below"
+    titles = {"speedup": "TPOT speed-up", "ttft": "TTFT ratio"}
+    sign = ">" if want == "above" else "<"
+    detail = f"{_said(titles[name], found)}, wanted {sign} {limit:g}"
+    return Check(name, judge(found, limit=math.log(limit), want=want), detail)
+
+
+def _throughput_alarm(found: PairedMean) -> list[Check]:
+    """A gain per stream that is paid for with fleet throughput fails the level.
+
+    An alarm only: a block ends with its longest request, which makes its throughput too noisy to
+    demand proof that nothing was lost, where TPOT is what the level has to prove.
+    """
+    if judge(found, limit=math.log1p(-NOT_WORSE_MARGIN), want="above") is Outcome.FAIL:
+        return [Check("throughput", Outcome.FAIL, _said("throughput ratio", found))]
+    return []
+
+
+def _said(title: str, found: PairedMean) -> str:
+    if found.ratio is None:
+        return f"{title} unknown: {found.problem}"
+    if found.ratio_low is None or found.ratio_high is None:
+        return f"{title} {found.ratio:.3f} without bounds: {found.problem}"
+    return f"{title} {found.ratio:.3f} [{found.ratio_low:.3f}, {found.ratio_high:.3f}]"
+
+
+def _goodput_check(budget: ServingBudget, figures: Figures, concurrency: int) -> list[Check]:
+    """Paired difference of requests/s within the objectives; no objective, no check."""
+    slo = budget.slo
+    if slo.ttft_s is None and slo.tpot_s is None:
+        return []
+    confirm = figures.tables["confirm"]
+    found = goodput_difference(
+        confirm,
+        concurrency=concurrency,
+        ttft_s=slo.ttft_s,
+        tpot_s=slo.tpot_s,
+        confidence=budget.confidence,
+    )
+    base = figures.add(
+        f"goodput.ordinary.c{concurrency}",
+        "serving.goodput",
+        "confirm",
+        "requests/s",
+        concurrency=concurrency,
+        arm=ORDINARY,
+        ttft_s=slo.ttft_s,
+        tpot_s=slo.tpot_s,
+    )
+    if base is None or found.mean is None or found.low is None:
+        detail = f"goodput difference unknown: {found.problem}"
+        return [Check("goodput", Outcome.INCONCLUSIVE, detail)]
+    outcome = judge(found, limit=-NOT_WORSE_MARGIN * base, want="above")
+    detail = f"goodput difference {found.mean:+.3f} (low {found.low:+.3f}) requests/s"
+    return [Check("goodput", outcome, detail)]
+
+
+def _memory_check(budget: ServingBudget, figures: Figures, concurrency: int) -> list[Check]:
+    """Largest memory seen against the limit; what the engine cannot measure proves nothing."""
+    limit = budget.limits.max_memory_bytes
+    if limit is None:
+        return []
+    held = ledger(figures.tables["memory"])
+    rounds = figures.tables["rounds"]
+    seen = rounds.loc[rounds["concurrency"] == concurrency, "memory_bytes"]
+    if held is None:
+        return [Check("memory", Outcome.INCONCLUSIVE, "memory was not measured")]
+    peak = max(held.total, int(seen.max()) if len(seen) else 0)
+    detail = f"memory {peak} bytes, limit {limit}"
+    if peak > limit:
+        return [Check("memory", Outcome.FAIL, detail)]
+    if not held.complete:
+        return [Check("memory", Outcome.INCONCLUSIVE, f"{detail}, without {held.unmeasured}")]
+    return [Check("memory", Outcome.PASS, detail)]
+
+
+def _fairness_check(budget: ServingBudget, figures: Figures, concurrency: int) -> list[Check]:
+    """Nobody may pay for another's speed.
+
+    Holds when the worst class is not slowed at all, or when it is within the allowed distance of
+    the best class; fails when it is slowed and beyond the distance.
+    """
+    confirm = figures.tables["confirm"]
+    classes = confirm.loc[confirm["concurrency"] == concurrency, "load_class"].nunique()
+    if classes < 2:  # noqa: PLR2004 - one class has nobody to be compared with
+        return []
+    found = fairness(confirm, concurrency=concurrency, confidence=budget.confidence)
+    if found is None:
+        detail = "fairness unknown: a block pair lacks a load class"
+        return [Check("fairness", Outcome.INCONCLUSIVE, detail)]
+    name, best, slowed, apart = found
+    limit = budget.limits.max_slowdown_ratio
+    within = judge(apart, limit=math.log(limit), want="below")
+    unharmed = judge(slowed, limit=0.0, want="below")
+    detail = (
+        f"{_said(f'slowdown of {name} prompts', slowed)}, "
+        f"{_said(f'over that of {best} prompts', apart)}, limit {limit:g}"
+    )
+    if Outcome.PASS in {within, unharmed}:
+        return [Check("fairness", Outcome.PASS, detail)]
+    both = within is Outcome.FAIL and unharmed is Outcome.FAIL
+    return [Check("fairness", Outcome.FAIL if both else Outcome.INCONCLUSIVE, detail)]
+
+
+def _row(budget: ServingBudget, figures: Figures, concurrency: int, gamma: int) -> dict[str, Any]:
+    """Everything printed about a level, each figure claimed."""
+    at = f"c{concurrency}"
+    load = {"concurrency": concurrency}
+    paired: dict[str, Any] = {**load, "confidence": budget.confidence}
+    window = {**load, "gamma": gamma}
+    row: dict[str, Any] = {"concurrency": concurrency, "gamma": gamma}
+    row["pairs"] = int(
+        figures.tables["confirm"].query("concurrency == @concurrency")["pair"].nunique()
+    )
+    for name, statistic, numerator in (
+        ("speedup", "tpot_mean", ORDINARY),
+        ("speedup_p50", "tpot_p50", ORDINARY),
+        ("ttft_ratio", "ttft_p50", SPECULATIVE),
+        ("ttft_p95_ratio", "ttft_p95", SPECULATIVE),
+        ("itl_p95_ratio", "itl_p95", SPECULATIVE),
+        ("throughput_ratio", "throughput", SPECULATIVE),
+    ):
+        row[name] = figures.interval(
+            f"{name}.{at}",
+            "serving.ratio",
+            "confirm",
+            "ratio",
+            statistic=statistic,
+            numerator=numerator,
+            **paired,
+        )
+    for name, statistic, unit in (
+        ("tpot_s", "tpot_mean", "s"),
+        ("ttft_s", "ttft_p50", "s"),
+        ("itl_p50_s", "itl_p50", "s"),
+        ("itl_p95_s", "itl_p95", "s"),
+        ("throughput", "throughput", "tokens/s"),
+    ):
+        row[name] = {
+            arm: figures.add(
+                f"{name}.{arm}.{at}",
+                "serving.level",
+                "confirm",
+                unit,
+                statistic=statistic,
+                arm=arm,
+                gamma=gamma if arm == SPECULATIVE else 0,
+                **load,
+            )
+            for arm in (ORDINARY, SPECULATIVE)
+        }
+    slo = budget.slo
+    row["goodput_difference"] = None
+    if slo.ttft_s is not None or slo.tpot_s is not None:
+        row["goodput_difference"] = figures.interval(
+            f"goodput_difference.{at}",
+            "serving.goodput_difference",
+            "confirm",
+            "requests/s",
+            ttft_s=slo.ttft_s,
+            tpot_s=slo.tpot_s,
+            **paired,
+        )
+    row["slowdown_spread"] = figures.interval(
+        f"slowdown_spread.{at}", "serving.slowdown_spread", "confirm", "ratio", **paired
+    )
+    row["memory_peak_bytes"] = figures.add(
+        f"memory_peak.{at}", "serving.memory_peak", "rounds", "bytes", **load
+    )
+    row["longest_context_tokens"] = figures.add(
+        f"longest_context.{at}", "serving.longest_context", "confirm", "tokens", **load
+    )
+    row["times"] = _times(figures, window)
+    row["mean_accepted_length"] = figures.add(
+        f"mean_accepted_length.{at}",
+        "serving.acceptance",
+        "rounds",
+        "tokens per round",
+        figure="mean_accepted_length",
+        **window,
+    )
+    row["predicted_speedup"] = figures.add(
+        f"predicted_speedup.{at}", "serving.predicted_speedup", "rounds", "ratio", **window
+    )
+    return row
+
+
+def _times(figures: Figures, window: dict[str, int]) -> dict[str, float | None]:
+    """T1, Td, Tv and To of the break-even equation, seconds of a steady step."""
+    parts = (
+        ("ordinary_s", "step", 0),
+        ("draft_s", "draft", window["gamma"]),
+        ("verify_s", "verify", window["gamma"]),
+        ("overhead_s", "overhead", window["gamma"]),
+    )
+    return {
+        name: figures.add(
+            f"{name}.c{window['concurrency']}",
+            "serving.step_time",
+            "rounds",
+            "s",
+            part=part,
+            gamma=gamma,
+            concurrency=window["concurrency"],
+        )
+        for name, part, gamma in parts
+    }

@@ -1,0 +1,212 @@
+"""The narrow seams to the outside: engines, trace formats, executors, gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gatekeeper.core.acceptance import Round
+    from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
+    from gatekeeper.core.memory import MemoryLedger
+
+__all__ = [
+    "DraftMaker",
+    "Emission",
+    "Engine",
+    "EngineInfo",
+    "EngineProvider",
+    "Executor",
+    "Finished",
+    "Scored",
+    "StepResult",
+]
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What is really running, read back from the engine: never what was asked for.
+
+    ``identity_rule`` is ``bitwise`` where the engine proved at start that its logits do not depend
+    on the batch, else ``deficit``.
+    """
+
+    name: str
+    version: str
+    device: str
+    dtype: str
+    vocab_size: int
+    max_context: int
+    max_batch: int
+    end_tokens: tuple[int, ...]
+    identity_rule: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Emission:
+    """Tokens that one round appended to one request, in order.
+
+    ``kind[i]`` is 0 accepted, 1 correction, 2 bonus (ordinary decoding emits bonus tokens of
+    empty windows); ``k[i]`` the in-round index; ``draft[i]`` the token proposed there or -1;
+    ``q`` float32 [n, V] the proposal's processed distribution, NaN rows where there is none, or
+    None unless the request asked for evidence.
+    """
+
+    request_id: str
+    round: int
+    tokens: tuple[int, ...]
+    kind: tuple[int, ...]
+    draft: tuple[int, ...]
+    q: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A request that ended: ``reason`` is ``stop``, ``length``, ``context`` or ``cancelled``."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """All that one engine step did."""
+
+    emitted: tuple[Emission, ...]
+    rounds: tuple[Round, ...]
+    finished: tuple[Finished, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The target's opinion of given tokens, from an ordinary forward with a fresh cache.
+
+    ``p`` float32 [n, V]: processed distribution at each position. ``deficit`` float32 [n]: max
+    processed logit minus the logit of the emitted token (0 where it is the arg max).
+    """
+
+    p: NDArray[np.float32]
+    deficit: NDArray[np.float32]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One loaded target with one proposer, decoding many requests at a time."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is running."""
+        ...
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text, no special tokens added."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of token ids."""
+        ...
+
+    def submit(self, request: DecodeRequest) -> None:
+        """Queue a request; it is admitted at a later step when a slot is free.
+
+        Raises:
+            InputError: the prompt is empty, has an id outside the vocabulary, or does not fit.
+        """
+        ...
+
+    def step(self) -> StepResult:
+        """Advance every active request by one round (or one prefill); idle engines return empty."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Free the request's slot now; it appears as cancelled in the next step's result."""
+        ...
+
+    def score(
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        sampling: SamplingSettings,
+        *,
+        stop: Sequence[int] = (),
+        min_tokens: int = 0,
+    ) -> Scored:
+        """Score ``tokens`` after ``prompt`` by an independent ordinary forward of the target.
+
+        ``stop`` and ``min_tokens`` repeat the request's ``end_tokens`` and ``min_tokens`` (end
+        tokens are forbidden before the minimum).
+        """
+        ...
+
+    def memory(self) -> MemoryLedger:
+        """Bytes held now, by purpose."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...
+
+
+class EngineProvider(Protocol):
+    """An entry point of group ``gatekeeper.engines``; cheap to import, heavy only in ``open``."""
+
+    name: str
+
+    def version(self) -> str:
+        """Version string recorded in artifacts.
+
+        Raises:
+            MissingExtra: the heavy dependency is absent; the remedy is the install line.
+        """
+        ...
+
+    def manifest(self, source: str, *, cache: Path) -> Mapping[str, Any]:
+        """Fetch or find a model, convert it once, return its artifact section.
+
+        The section holds ``source``, ``revision``, ``files`` (name to sha256), ``tokenizer``
+        (sha256), ``vocab_size``; ``folder`` (local path) is for the caller and not stored.
+        """
+        ...
+
+    def open(
+        self, artifact: Mapping[str, Any], *, cache: Path, max_batch: int, device: str
+    ) -> Engine:
+        """Load target and proposer of an artifact after checking every digest."""
+        ...
+
+
+class DraftMaker(Protocol):
+    """What an engine's provider offers beside opening: a draft cut from a target's own layers."""
+
+    def cut(
+        self, source: str, *, layers: Sequence[int], vocabulary: int | None, cache: Path
+    ) -> str:
+        """Write a draft model with these layers and the head's first ``vocabulary`` rows.
+
+        Returns its source; where the same cut exists already, nothing is written.
+
+        Raises:
+            InputError: a layer or row the target does not have.
+        """
+        ...
+
+
+class Executor(Protocol):
+    """Starts ``gatekeeper worker --once --run ID`` somewhere."""
+
+    name: str
+
+    def submit(self, run_id: str, attempt: int, requirements: Mapping[str, Any]) -> str:
+        """Start a worker and return the executor's job id."""
+        ...
+
+    def stop(self, job_id: str) -> None:
+        """End a worker; unknown ids are ignored."""
+        ...

@@ -1,0 +1,171 @@
+"""Connections: one SQLAlchemy code base on SQLite (default) and PostgreSQL."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Double, Engine, create_engine, event, make_url, select
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from gatekeeper.errors import InputError, Unavailable
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import URL
+    from sqlalchemy.pool import ConnectionPoolEntry
+    from sqlalchemy.sql.compiler import SQLCompiler
+
+__all__ = ["Database", "Session", "clock", "now", "open_database"]
+
+Session = Connection
+"""What every store function takes first: a connection inside a transaction."""
+
+_BUSY_S = 30.0
+
+# NaN is not JSON: PostgreSQL refuses it, and SQLite would keep what no client can read.
+_strict_json = functools.partial(json.dumps, allow_nan=False)
+
+
+class clock(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """The database's own clock: seconds since 1970, UTC, moving within a transaction."""
+
+    type = Double()
+    inherit_cache = True
+    name = "clock"
+
+
+@compiles(clock, "postgresql")
+def _clock_postgresql(_element: clock, _compiler: SQLCompiler, **_: Any) -> str:  # noqa: ANN401 - SQLAlchemy passes what it likes
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(clock, "sqlite")
+def _clock_sqlite(_element: clock, _compiler: SQLCompiler, **_: Any) -> str:  # noqa: ANN401 - as above
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+def now(session: Session) -> float:
+    """Return the database's time: replicas with clocks of their own agree on it."""
+    return float(session.execute(select(clock())).scalar_one())
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database; transactions begin here and nowhere else."""
+
+    engine: Engine
+    _writer: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def sqlite(self) -> bool:
+        """Whether this is the embedded database: one writer, one API process."""
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Transaction that changes nothing: one consistent view."""
+        with self._connect(write=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Transaction that commits whole or not at all.
+
+        Raises:
+            Unavailable: another process held SQLite's write lock for half a minute.
+        """
+        if self.sqlite:
+            # Threads of this process queue fairly here instead of polling SQLite's lock.
+            with self._writer, self._connect(write=True) as session, session.begin():
+                yield session
+        else:
+            with self._connect(write=True) as session, session.begin():
+                yield session
+
+    @contextmanager
+    def _connect(self, *, write: bool) -> Iterator[Session]:
+        try:
+            with self.engine.connect() as connection:
+                yield connection.execution_options(gatekeeper_write=write)
+        except OperationalError as error:
+            raise Unavailable(
+                f"does not answer ({error.orig})",
+                field="database",
+                value=self.engine.url.render_as_string(hide_password=True),
+                remedy="check that it runs, is writable and not locked by another process",
+            ) from error
+
+    def close(self) -> None:
+        """Return every connection."""
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Open a database by URL: ``sqlite:///path`` or ``postgresql://…`` (psycopg 3).
+
+    Raises:
+        InputError: the URL is not one of these.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = create_engine(
+            parsed,
+            connect_args={"timeout": _BUSY_S},
+            pool_size=8,
+            max_overflow=56,
+            json_serializer=_strict_json,
+        )
+        event.listen(engine, "connect", _on_sqlite_connect)
+        event.listen(engine, "begin", _on_sqlite_begin)
+    else:
+        engine = create_engine(
+            parsed,
+            pool_size=8,
+            max_overflow=56,
+            pool_pre_ping=True,
+            json_serializer=_strict_json,
+        )
+    return Database(engine)
+
+
+def _parse(url: str) -> URL:
+    remedy = "use sqlite:///path/to/file or postgresql://user@host/name"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise InputError("is not a database URL", field="database_url", remedy=remedy) from error
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if backend != "sqlite" or parsed.database in (None, "", ":memory:"):
+        raise InputError(
+            "is not supported", field="database_url", value=parsed.drivername, remedy=remedy
+        )
+    return parsed
+
+
+def _on_sqlite_connect(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
+    # None hands BEGIN to us: the driver's own legacy mode begins late and never IMMEDIATE.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
+    finally:
+        cursor.close()
+
+
+def _on_sqlite_begin(connection: Connection) -> None:
+    write = connection.get_execution_options().get("gatekeeper_write", True)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

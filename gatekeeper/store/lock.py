@@ -1,0 +1,48 @@
+"""One API process for one SQLite file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gatekeeper.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gatekeeper.store.database import Database
+
+__all__ = ["sole_server"]
+
+
+@contextmanager
+def sole_server(db: Database) -> Iterator[None]:
+    """Hold the file lock beside a SQLite database; PostgreSQL serves any number of replicas.
+
+    The kernel frees the lock when the process ends, however it ends.
+
+    Raises:
+        Conflict: another process serves this file.
+    """
+    if not db.sqlite:
+        yield
+        return
+    path = Path(f"{db.engine.url.database}.lock")
+    with path.open("a+", encoding="ascii") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            raise Conflict(
+                f"is already served by process {handle.read().strip() or 'unknown'}",
+                field="database",
+                value=str(db.engine.url.database),
+                remedy="stop that one, choose another --home, or use PostgreSQL for replicas",
+            ) from error
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield

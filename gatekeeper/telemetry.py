@@ -1,0 +1,102 @@
+"""Structured logs and the server's own metrics."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, field
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+__all__ = ["Metrics", "configure_logging"]
+
+
+def configure_logging(*, json: bool = False, level: int = logging.INFO) -> None:
+    """Send structured logs to standard error: lines for people, or JSON."""
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One server's metrics on their own registry, so that two servers in a process stay apart."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    requests: Counter = field(init=False)
+    latency: Histogram = field(init=False)
+    decisions: Counter = field(init=False)
+    runs: Gauge = field(init=False)
+    enabled: Gauge = field(init=False)
+    evidence_bytes: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        def put(name: str, metric: object) -> None:
+            object.__setattr__(self, name, metric)  # the dataclass is frozen for its users
+
+        put(
+            "requests",
+            Counter(
+                "gatekeeper_http_requests",
+                "HTTP requests answered",
+                ["method", "path", "status"],
+                registry=self.registry,
+            ),
+        )
+        put(
+            "latency",
+            Histogram(
+                "gatekeeper_http_request_seconds",
+                "Time to answer an HTTP request",
+                ["method", "path"],
+                registry=self.registry,
+            ),
+        )
+        put(
+            "decisions",
+            Counter(
+                "gatekeeper_decisions",
+                "Decisions handed out",
+                ["route", "action", "reason"],
+                registry=self.registry,
+            ),
+        )
+        put(
+            "runs",
+            Gauge("gatekeeper_runs", "Gate runs by state", ["state"], registry=self.registry),
+        )
+        put(
+            "enabled",
+            Gauge(
+                "gatekeeper_route_enabled",
+                "1 where the route's decision is enable",
+                ["route"],
+                registry=self.registry,
+            ),
+        )
+        put(
+            "evidence_bytes",
+            Counter(
+                "gatekeeper_evidence_bytes",
+                "Bytes of evidence received",
+                registry=self.registry,
+            ),
+        )
+
+    def render(self) -> bytes:
+        """Return the Prometheus text format."""
+        return generate_latest(self.registry)

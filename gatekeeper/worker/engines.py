@@ -1,0 +1,71 @@
+"""The engines a worker offers, and the one it has open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatekeeper.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gatekeeper.protocols import Engine, EngineProvider
+    from gatekeeper.worker.run import ClaimedRun
+
+__all__ = ["EngineCache", "offered"]
+
+
+def offered(
+    providers: Mapping[str, EngineProvider],
+) -> tuple[list[dict[str, str]], list[MissingExtra]]:
+    """Names and versions that can be opened here, and why the others cannot."""
+    engines, missing = [], []
+    for name, provider in providers.items():
+        try:
+            engines.append({"name": name, "version": provider.version()})
+        except MissingExtra as error:
+            missing.append(error)
+    return engines, missing
+
+
+class EngineCache:
+    """Keeps the last engine open, since the next run often needs the same artifact.
+
+    One at a time: two sets of weights may not fit the device.
+    """
+
+    def __init__(self, providers: Mapping[str, EngineProvider], cache: Path) -> None:
+        self._providers = providers
+        self._cache = cache
+        self._key: tuple[str, int, str] | None = None
+        self._engine: Engine | None = None
+
+    def open(self, run: ClaimedRun) -> Engine:
+        """Return the engine of a run's artifact; the provider checks its digests.
+
+        Raises:
+            InputError: no such engine here, or the artifact does not load.
+        """
+        key = (run.artifact_digest, run.max_batch, run.device)
+        if self._engine is not None and self._key == key:
+            return self._engine
+        self.close()
+        if run.engine_name not in self._providers:
+            raise InputError(
+                "is not installed on this worker",
+                field="artifact.engine.name",
+                value=run.engine_name,
+                remedy=f"this worker offers {', '.join(self._providers) or 'none'}",
+            )
+        self._engine = self._providers[run.engine_name].open(
+            run.artifact, cache=self._cache, max_batch=run.max_batch, device=run.device
+        )
+        self._key = key
+        return self._engine
+
+    def close(self) -> None:
+        """Release what is open."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine, self._key = None, None

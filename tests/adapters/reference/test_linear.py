@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from gatekeeper_adapters.engines.reference import linear  # noqa: E402 - after the skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("packing", ["as measured", "refused"])
+@pytest.mark.parametrize("invariant", ["fast", "invariant"])
+def test_every_kernel_gives_the_same_product(
+    dtype: str, packing: str, invariant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = getattr(torch, dtype)
+    torch.manual_seed(0)
+    weight = torch.randn(48, 64).to(kind)
+    if packing == "refused":
+        monkeypatch.setattr(linear, "prepack", lambda _: None)
+    product = linear.Linear(weight, invariant=invariant == "invariant")
+    assert product.bytes >= weight.numel() * weight.element_size()
+    for rows in (1, 2, 3, 8, 33, 70):
+        x = torch.randn(rows, 64).to(kind)
+        out = product(x)
+        assert out.dtype == kind
+        tolerance = 1e-4 if kind == torch.float32 else 0.15
+        torch.testing.assert_close(
+            out.float(), x.float() @ weight.float().T, atol=tolerance, rtol=1e-2
+        )
+
+
+def test_absent_private_operators_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise AttributeError("no such operator")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", broken, raising=False)
+    assert linear.prepack(torch.ones(4, 4)) is None
+
+
+def test_blocks_cover_every_row() -> None:
+    blocked = linear._blocked(lambda x: x * 2)
+    x = torch.arange(70.0).unsqueeze(1)
+    assert torch.equal(blocked(x), x * 2)

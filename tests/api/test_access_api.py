@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from gatekeeper.actions.identity import ROLES
+
+Api = Any  # the fixture's class lives in conftest
+
+
+def test_no_token_and_a_wrong_one(api: Api) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+        answer = api.anonymous.get("/v1/routes", headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "token create" in answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/routes", {"reader", "worker", "operator", "admin"}),
+        ("POST", "/v1/runs/claim", {"worker", "admin"}),
+        ("POST", "/v1/gate-runs", {"operator", "admin"}),
+        ("PUT", "/v1/policies/demo", {"admin"}),
+        ("GET", "/v1/tokens", {"admin"}),
+        ("GET", "/v1/audit", {"admin"}),
+        ("POST", "/ofrep/v1/evaluate/flags/x", {"reader", "worker", "operator", "admin"}),
+    ],
+)
+def test_what_each_role_may_do(api: Api, method: str, path: str, allowed: set[str]) -> None:
+    may = set()
+    for role in ROLES:
+        status = api.clients[role].request(method, path, json={}).status_code
+        assert status != 401
+        if status != 403:
+            may.add(role)
+    assert may == allowed
+
+
+def test_a_token_is_shown_once_and_stored_as_its_hash(api: Api) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "ci", "role": "reader"}).json()
+    secret = made["token"]
+    assert len(secret) >= 43  # 32 bytes in base64
+    listed = api.admin.get("/v1/tokens").text
+    assert secret not in listed
+    assert "sha256" not in listed
+    with api.services.db.read() as session:
+        stored = session.execute(text("SELECT sha256 FROM tokens WHERE name = 'ci'")).scalar_one()
+    assert stored == hashlib.sha256(secret.encode()).hexdigest()
+
+
+def test_revoked_and_expired_tokens_are_unknown(api: Api) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "a", "role": "reader"}).json()
+    short = api.admin.post("/v1/tokens", json={"name": "b", "role": "reader", "ttl_s": 0.2}).json()
+
+    def status(secret: str) -> int:
+        headers = {"Authorization": f"Bearer {secret}"}
+        code: int = api.anonymous.get("/v1/routes", headers=headers).status_code
+        return code
+
+    assert (status(made["token"]), status(short["token"])) == (200, 200)
+    api.admin.delete(f"/v1/tokens/{made['id']}")
+    time.sleep(0.3)
+    assert (status(made["token"]), status(short["token"])) == (401, 401)
+    assert api.admin.delete("/v1/tokens/nowhere").status_code == 404
+
+
+def test_every_change_is_audited_with_its_actor(routed: Api) -> None:
+    routed.admin.post("/v1/tokens", json={"name": "x", "role": "reader"})
+    routed.submit()
+    actions = {e["action"]: e["actor"] for e in routed.admin.get("/v1/audit").json()["items"]}
+    assert {"artifact.register", "alias.move", "route.set", "token.create", "run.submit"} <= set(
+        actions
+    )
+    assert actions["route.set"].startswith("operator (")
+
+
+def test_health_readiness_and_metrics(routed: Api) -> None:
+    assert routed.anonymous.get("/healthz").status_code == 200
+    assert routed.anonymous.get("/readyz").json() == {"status": "ready"}
+    routed.decision()
+    routed.submit()
+    page = routed.anonymous.get("/metrics").text
+    assert 'gatekeeper_runs{state="pending"} 1.0' in page
+    assert 'gatekeeper_route_enabled{route="prose"} 0.0' in page
+    assert 'path="/v1/routes/{route}/decision"' in page
+    routed.services.reconciler.ready.clear()
+    assert routed.anonymous.get("/readyz").status_code == 503
+
+
+def test_not_ready_before_the_migrations(api: Api) -> None:
+    with api.services.db.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'old'"))
+    answer = api.anonymous.get("/readyz")
+    assert answer.status_code == 503
+    assert "gatekeeper db upgrade" in answer.json()["remedy"]
+
+
+def test_unknown_paths_and_methods_are_problems_too(api: Api) -> None:
+    for answer in (api.anonymous.get("/v1/nowhere"), api.anonymous.patch("/v1/routes")):
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["status"] == answer.status_code

@@ -1,0 +1,194 @@
+"""A whole rollout over HTTP with the real worker; then somebody changes what was recorded."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pandas as pd
+import pytest
+import yaml
+from sqlalchemy import select
+
+from gatekeeper.actions.decide import current_lease
+from gatekeeper.actions.ledger import verify_ledger
+from gatekeeper.config import data_dir
+from gatekeeper.store import schema
+from gatekeeper.testing import Costs, FakeProvider
+from gatekeeper.worker.api import WorkerApi
+from gatekeeper.worker.loop import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from live import LiveServer
+
+COSTS = Costs(draft_round_s=0.0001, draft_token_s=0.0001, verify_s=0.004, jitter=0.05)
+
+
+def artifact() -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "target": {
+            "source": "hf:tiny/model@abc",
+            "revision": "abc",
+            "files": {"model.safetensors": "1" * 64},
+            "tokenizer": "2" * 64,
+            "vocab_size": 32,
+            "architecture": "llama",
+        },
+        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
+        "gamma": 2,
+        "acceptance": {"method": "standard", "contract": "exact"},
+        "sampling": [{"temperature": 0.0}, {"temperature": 1.0}],
+        "engine": {
+            "name": "fake",
+            "version": "1",
+            "dtype": "float32",
+            "kv_dtype": "float32",
+            "tensor_parallel": 1,
+            "device": "cpu",
+            "draft_device": "cpu",
+        },
+    }
+
+
+def policy() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
+    document["equivalence"]["tolerance"] |= {"window": 0.2, "bonus": 0.3}
+    return document
+
+
+class StepClock:
+    """Real time, plus what the fake engine says its steps took."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+
+    def __call__(self) -> float:
+        return self._spent
+
+    def spend(self, seconds: float) -> None:
+        self._spent += seconds
+
+
+@pytest.fixture
+def rolled_out(live_server: LiveServer, tmp_path: Path) -> LiveServer:
+    """A route with both gates run by a worker."""
+    with live_server.client("admin") as admin:
+
+        def put(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = admin.put(path, json=body)
+            assert answer.is_success, answer.text
+            view: dict[str, Any] = answer.json()
+            return view
+
+        digest = admin.post("/v1/artifacts", json=artifact()).json()["digest"]
+        put("/v1/policies/demo", policy())
+        put("/v1/routes/prose", {"slice": "prose", "artifact": digest, "policy": "demo"})
+        for gate in ("equivalence", "serving"):
+            assert admin.post("/v1/gate-runs", json={"route": "prose", "gate": gate}).is_success
+    clock = StepClock()
+    said: list[str] = []
+    headers = {"Authorization": f"Bearer {live_server.tokens['worker']}"}
+    with httpx.Client(base_url=live_server.url, headers=headers, timeout=120) as client:
+        for _ in range(2):
+            status = Worker(
+                WorkerApi(client, "w1"),
+                {"fake": FakeProvider(costs=COSTS, spend=clock.spend, agreement=0.9)},
+                WorkerOptions(cache=tmp_path, devices=[{"kind": "cpu", "count": 1}], once=True),
+                clock=clock,
+                sleep=time.sleep,
+                say=said.append,
+                lost=said.append,
+            ).run()
+            assert status == 0, said
+    return live_server
+
+
+def disagreeing(server: LiveServer) -> set[str]:
+    rows = verify_ledger(server.db, server.evidence)
+    return {row["id"] for row in rows if not row["agrees"]}
+
+
+def change_json(
+    server: LiveServer, table: Any, where: Any, column: str, edit: Callable[[Any], Any]
+) -> None:
+    with server.db.write() as session:
+        before = session.execute(select(table.c[column]).where(where)).scalar_one()
+        session.execute(table.update().where(where).values({column: edit(before)}))
+
+
+def test_every_figure_is_recomputed_and_every_change_is_named(rolled_out: LiveServer) -> None:
+    server = rolled_out
+    with server.client("reader") as reader:
+        runs = {r["gate"]: r for r in reader.get("/v1/gate-runs").json()["items"]}
+        details = [reader.get(f"/v1/gate-runs/{r['id']}").json()["result"] for r in runs.values()]
+    assert {r["state"] for r in runs.values()} == {"finished"}
+    assert {r["outcome"] for r in runs.values()} == {"PASS"}, [d["parts"] for d in details]
+    assert current_lease(server.db, "prose").action == "enable"
+    rows = verify_ledger(server.db, server.evidence)
+    assert sum(row["id"].startswith("run/") for row in rows) > 20
+    assert disagreeing(server) == set()
+    serving = runs["serving"]["id"]
+
+    # one database summary: the figure itself is named, and the decision that no longer follows
+    def faster(document: dict[str, Any]) -> dict[str, Any]:
+        document["summary"]["speedup"]["ratio"] += 0.5
+        return document
+
+    def slower(document: dict[str, Any]) -> dict[str, Any]:
+        document["summary"]["speedup"]["ratio"] -= 0.5
+        return document
+
+    results = schema.gate_result
+    change_json(server, results, results.c.run == serving, "document", faster)
+    assert disagreeing(server) == {f"run/{serving}/summary.speedup.ratio"}
+    change_json(server, results, results.c.run == serving, "document", slower)
+
+    # one ledger input
+    with server.db.read() as session:
+        claim = (
+            session.execute(
+                select(schema.claim).where(schema.claim.c.equation == "serving.ratio").limit(1)
+            )
+            .mappings()
+            .one()
+        )
+    here = schema.claim.c.id == claim["id"]
+    change_json(
+        server, schema.claim, here, "inputs", lambda i: {**i, "confidence": 0.5, "end": "low"}
+    )
+    assert disagreeing(server) == {claim["id"]}
+    change_json(server, schema.claim, here, "inputs", lambda _: claim["inputs"])
+    essay = schema.claim.c.id == "essay.progress.high"
+    change_json(server, schema.claim, essay, "inputs", lambda i: {**i, "alpha": 0.81})
+    assert disagreeing(server) == {"essay.progress.high"}
+    change_json(server, schema.claim, essay, "inputs", lambda i: {**i, "alpha": 0.8})
+
+    # a decision that the stored results do not bear out
+    decision = schema.decision
+    newest = select(decision.c.id).order_by(decision.c.id.desc()).limit(1).scalar_subquery()
+    change_json(server, decision, decision.c.id == newest, "document", lambda d: {**d, "gamma": 9})
+    assert disagreeing(server) == {"decision/prose/gamma"}
+    change_json(server, decision, decision.c.id == newest, "document", lambda d: {**d, "gamma": 2})
+    assert disagreeing(server) == set()
+
+    # one cell of the Parquet evidence: every claim that rests on the table is named
+    with server.db.read() as session:
+        path = session.execute(
+            select(schema.evidence.c.path).where(
+                schema.evidence.c.run == serving, schema.evidence.c.table == "confirm"
+            )
+        ).scalar_one()
+        claims = session.execute(select(schema.claim).where(schema.claim.c.run == serving))
+        resting = {c["id"] for c in claims.mappings() if c["inputs"].get("table") == "confirm"}
+    table = pd.read_parquet(server.evidence / path)
+    column = next(c for c in table.columns if table[c].dtype == float)
+    table.loc[0, column] = table.loc[0, column] + 1.0
+    table.to_parquet(server.evidence / path, index=False)
+    assert resting
+    assert disagreeing(server) == resting | {f"run/{serving}/summary"}

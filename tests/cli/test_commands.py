@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from gatekeeper.config import data_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Run = Callable[..., Any]
+Live = Any  # gatekeeper's live server, see tests/live.py
+
+ARTIFACT = {
+    "schema": 1,
+    "target": {
+        "source": "hf:tiny/model@abc",
+        "revision": "abc",
+        "files": {"model.safetensors": "1" * 64},
+        "tokenizer": "2" * 64,
+        "vocab_size": 64,
+        "architecture": "llama",
+    },
+    "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
+    "gamma": 4,
+    "acceptance": {"method": "standard", "contract": "exact"},
+    "sampling": [{"temperature": 0.0}],
+    "engine": {
+        "name": "reference",
+        "version": "1",
+        "dtype": "float32",
+        "kv_dtype": "float32",
+        "tensor_parallel": 1,
+        "device": "cpu",
+        "draft_device": "cpu",
+    },
+}
+
+
+@pytest.fixture
+def admin(gatekeeper: Run, live_server: Live) -> Run:
+    def run(*arguments: object) -> Any:
+        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
+
+    return run
+
+
+@pytest.fixture
+def routed(admin: Run, tmp_path: Path) -> Run:
+    file = tmp_path / "artifact.yaml"
+    file.write_text(yaml.safe_dump(ARTIFACT))
+    assert admin("artifact", "register", file, "--alias", "current").status == 0
+    options = ("--slice", "prose", "--artifact", "current", "--policy", "demo")
+    assert admin("route", "set", "prose", *options).status == 0
+    return admin
+
+
+def test_from_artifact_to_decision(routed: Run) -> None:
+    digest = routed("artifact", "show", "current", "--json").json["digest"]
+    assert routed("artifact", "list").out.count(digest) == 1
+    answer = routed("decide", "prose", "--json")
+    assert answer.status == 1  # bypass: the answer is no
+    assert answer.json["reason"] == "insufficient_evidence"
+    setting = ("override", "set", "prose", "enable", "--reason", "trial", "--gamma", "3")
+    assert routed(*setting).status == 0
+    assert routed("decide", "prose").status == 0
+    assert routed("override", "clear", "prose").status == 0
+    assert routed("decide", "prose").status == 1
+    assert "insufficient_evidence" in routed("route", "list").out
+
+
+def test_a_run_is_planned_queued_listed_and_cancelled(routed: Run) -> None:
+    plan = routed("gate", "run", "prose", "serving", "--plan", "--json")
+    assert plan.status == 0
+    assert plan.json["minutes"] is None
+    assert routed("gate", "list", "--json").json["items"] == []
+    queued = routed("gate", "run", "prose", "equivalence", "--json").json
+    assert queued["state"] == "pending"
+    shown = routed("gate", "run", "prose", "serving")
+    assert "minutes: unknown" in shown.out
+    assert len(routed("gate", "list", "--route", "prose", "--json").json["items"]) == 2
+    assert routed("gate", "cancel", queued["id"]).status == 0
+    assert routed("gate", "show", queued["id"], "--json").json["state"] == "cancelled"
+    assert routed("gate", "cancel", queued["id"]).status == 2
+
+
+def test_policies_from_a_folder(admin: Run, tmp_path: Path) -> None:
+    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    (tmp_path / "ours.yaml").write_text(yaml.safe_dump({**document, "name": "ours"}))
+    applied = admin("policy", "apply", tmp_path, "--json").json["items"]
+    assert [(p["name"], p["changed"]) for p in applied] == [("ours", True)]
+    assert admin("policy", "show", "ours").json["document"]["name"] == "ours"
+    (tmp_path / "typo.yaml").write_text(yaml.safe_dump({**document, "evidence_tll_s": 1}))
+    refused = admin("policy", "apply", tmp_path)
+    assert refused.status == 2
+    assert "evidence_tll_s" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("artifact", "show", "nowhere"), "artifact=nowhere"),
+        (("artifact", "register", "missing.yaml"), "file=missing.yaml"),
+        (("route", "show", "nowhere"), "route list"),
+        (("route", "set", "x", "--slice", "prose"), "--artifact"),
+        (("policy", "apply", "missing"), "holds no policy"),
+        (("gate", "show", "nowhere"), "gate list"),
+        (("decide", "nowhere"), "route=nowhere"),
+    ],
+)
+def test_errors_are_one_line_with_a_remedy(
+    admin: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    done = admin(*arguments)
+    assert done.status == 2
+    assert done.err.startswith("gatekeeper: error: ")
+    assert len(done.err.strip().splitlines()) == 1
+    assert words in done.err
+
+
+def test_route_test_explains_each_call(routed: Run, tmp_path: Path) -> None:
+    file = tmp_path / "route.yaml"
+    file.write_text(yaml.safe_dump({"rules": [{"service": "agent*"}, {"model": "small-*"}]}))
+    options = ("--slice", "prose", "--artifact", "current", "--policy", "demo", "--file", file)
+    assert routed("route", "set", "prose", *options).status == 0
+    trace = {
+        "resourceSpans": [
+            {
+                "resource": {
+                    "attributes": [{"key": "service.name", "value": {"stringValue": "batch"}}]
+                },
+                "scopeSpans": [
+                    {
+                        "spans": [
+                            {
+                                "traceId": "0" * 31 + "1",
+                                "spanId": f"{index:016x}",
+                                "name": f"chat {model}",
+                                "startTimeUnixNano": "1000",
+                                "endTimeUnixNano": "2000",
+                                "attributes": [
+                                    {"key": key, "value": {"stringValue": value}}
+                                    for key, value in (
+                                        ("gen_ai.operation.name", "chat"),
+                                        ("gen_ai.request.model", model),
+                                    )
+                                ],
+                            }
+                            for index, model in ((1, "small-1"), (2, "large-1"))
+                        ]
+                    }
+                ],
+            }
+        ]
+    }
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    answer = routed("route", "test", path, "--json").json
+    assert {c["span"]: c["route"] for c in answer["calls"]} == {
+        f"{1:016x}": "prose",
+        f"{2:016x}": None,
+    }
+    assert answer["unmatched"] == 1
+    assert "service is batch" in answer["calls"][1]["why"]
+
+
+def test_without_server_or_token(gatekeeper: Run) -> None:
+    no_token = gatekeeper("decide", "prose", URL="http://127.0.0.1:9")
+    assert (no_token.status, "GATEKEEPER_TOKEN" in no_token.err) == (2, True)
+    nobody = gatekeeper("decide", "prose", URL="http://127.0.0.1:9", TOKEN="x")
+    assert nobody.status == 2
+    assert "gatekeeper serve" in nobody.err
+    assert gatekeeper("policy", "list", PORT="many", TOKEN="x").status == 2
+
+
+def test_the_essay_ledger_needs_no_database(gatekeeper: Run) -> None:
+    listed = gatekeeper("claims", "--json")
+    assert listed.status == 0
+    printed = {c["id"]: c["recomputed"] for c in listed.json["claims"]}
+    assert printed["essay.progress.high"] == pytest.approx(3.3616)
+    assert all(c["agrees"] for c in listed.json["claims"])
+    assert gatekeeper("claims", "verify").status == 0
+
+
+def test_a_mistyped_home_is_no_empty_ledger(gatekeeper: Run, tmp_path: Path) -> None:
+    done = gatekeeper("claims", "verify", "--home", tmp_path / "typo")
+    assert done.status == 2
+    assert "holds no database" in done.err
+    assert not (tmp_path / "typo").exists()
+
+
+def test_db_upgrade_and_restored(gatekeeper: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = gatekeeper("db", "upgrade", "--home", home, "--json").json
+    assert first["revision"]
+    assert gatekeeper("db", "upgrade", "--home", home).status == 0
+    one = gatekeeper("db", "restored", "--home", home, "--json").json
+    two = gatekeeper("db", "restored", "--home", home, "--json").json
+    assert two["epoch"] > one["epoch"]

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trace_corpus
+from click.testing import CliRunner
+
+import gatekeeper
+from gatekeeper.cli import cli, main
+
+ESSAY = Path(gatekeeper.__file__).parent / "examples" / "essay-trace.json"
+KINDS = ["queue", "prefill", "decode", "tool", "verification", "persistence", "human_wait", "other"]
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(cli, ["profile", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_json_is_the_documented_document() -> None:
+    result = run(ESSAY, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    (task,) = document["tasks"]
+    assert document["refused"] == []
+    assert list(task) == [
+        "task_id",
+        "source_format",
+        "file",
+        "route",
+        "wall_s",
+        "segments_s",
+        "critical_path_s",
+        "saving_s",
+        "decode_speedup",
+        "evidence_grade",
+        "reconciled",
+        "residual_s",
+        "completeness",
+        "repairs",
+        "model_calls",
+    ]
+    assert list(task["segments_s"]) == list(task["critical_path_s"]) == KINDS
+    assert task["wall_s"] == 5.0
+    assert task["critical_path_s"]["decode"] == 1.2
+    assert task["saving_s"]["value"] == 0.6
+    assert task["saving_s"]["low"] < 0.6 < task["saving_s"]["high"]
+    assert task["decode_speedup"] == 2.0
+    assert (task["evidence_grade"], task["reconciled"], task["residual_s"]) == ("A", True, 0.0)
+    assert (task["source_format"], task["file"], task["model_calls"]) == ("otlp", str(ESSAY), 1)
+
+
+def test_terminal_report_says_the_sentence_and_marks_the_path() -> None:
+    result = run(ESSAY)
+    assert "Halving decode saves 0.600 s of 5.000 s (12.0 %)" in result.stdout
+    ceiling = result.stdout.index("Ceiling")
+    assert ceiling < result.stdout.index("Halving")
+    marked = [line for line in result.stdout.splitlines() if line.strip().startswith("●")]
+    assert any("decode" in line and "█" in line for line in marked)
+
+
+def test_speedup_is_an_option() -> None:
+    result = run(ESSAY, "--decode-speedup", "1.5", "--json")
+    assert json.loads(result.stdout)["tasks"][0]["saving_s"]["value"] == pytest.approx(0.4)
+    assert (
+        "Decode at 1.5 times the speed saves 0.400 s"
+        in run(ESSAY, "--decode-speedup", "1.5").stdout
+    )
+
+
+@pytest.mark.parametrize("bad", ["0", "-2", "fast", "inf"])
+def test_impossible_speedup_is_a_usage_error(bad: Any) -> None:
+    result = run(ESSAY, "--decode-speedup", bad)
+    assert result.exit_code == 2
+    assert "decode-speedup" in result.stderr
+
+
+def test_refused_files_say_why_and_do_not_stop_the_others(tmp_path: Path) -> None:
+    table = tmp_path / "requests.csv"
+    table.write_text("TIMESTAMP,ContextTokens\n1,2\n")
+    absent = tmp_path / "absent.json"
+    result = run(ESSAY, table, absent, tmp_path, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert len(document["tasks"]) == 1
+    reasons = {one["file"]: one["reason"] for one in document["refused"]}
+    assert "neither JSON" in reasons[str(table)]
+    assert f"file={absent}: no such file" in reasons[str(absent)]
+    assert "directory" in reasons[str(tmp_path)]
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "[]", "{}", "3", '{"resourceSpans": []}', "{"])
+def test_nothing_to_profile_exits_two(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    result = run(path)
+    assert result.exit_code == 2
+    assert f"refused {path}" in result.stderr
+
+
+def test_broken_trace_id_names_field_value_and_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(ESSAY.read_text().replace("0f1e2d3c4b5a69788796a5b4c3d2e1f0", "no-trace-id"))
+    result = run(path, "--json")
+    assert result.exit_code == 2
+    (refused,) = json.loads(result.stdout)["refused"]
+    for part in ("traceId", "no-trace-id", "32 hex digits"):
+        assert part in refused["reason"]
+
+
+def test_many_tasks_get_one_line_each_unless_asked_in_full(tmp_path: Path) -> None:
+    files = []
+    for i in range(12):
+        path = tmp_path / f"trace-{i}.json"
+        path.write_text(ESSAY.read_text().replace("0f1e2d3c", f"0f1e2d{i:02d}"))
+        files.append(path)
+    short = run(*files)
+    assert "12 tasks, 12 priced; halving decode saves a median 12.0%" in short.stdout
+    assert "critical path" not in short.stdout
+    assert run(*files, "--full").stdout.count("on the critical path") == 12
+
+
+def test_profile_needs_neither_database_nor_torch_nor_tables() -> None:
+    code = (
+        "import sys; from gatekeeper.cli import main\n"
+        "try: main(['profile', sys.argv[1]])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "bad = {'torch', 'pandas', 'numpy', 'sqlalchemy', 'fastapi', 'pydantic'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ESSAY)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_errors_raised_on_purpose_become_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gatekeeper import plugins
+    from gatekeeper.errors import EvidenceError
+
+    def broken(group: Any) -> None:
+        raise EvidenceError("does not hold", field="claim", value="x")
+
+    monkeypatch.setattr(plugins, "load_all", broken)
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", str(ESSAY)])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "gatekeeper: error: claim=x: does not hold\n"
+
+
+def test_unknown_command_and_version() -> None:
+    assert CliRunner().invoke(cli, ["nonsense"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["--version"]).output.startswith("gatekeeper ")
+
+
+@pytest.mark.skipif(not trace_corpus.ROOT.is_dir(), reason=trace_corpus.ABSENT)
+def test_every_readable_corpus_file_renders() -> None:
+    result = run(*trace_corpus.files(readable=True), "--full")
+    assert result.exit_code == 0
+    assert result.stderr == ""

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from gatekeeper.client import BYPASS, ENABLE, DecisionClient, RequestContext
+from gatekeeper.core.bypass import Envelope, Lease
+
+
+def lease(
+    version: tuple[int, int] = (1, 5),
+    action: str = ENABLE,
+    ttl_s: float = 60.0,
+    max_stale_s: float = 300.0,
+) -> Any:
+    enabled = action == ENABLE
+    return Lease(
+        route="r",
+        action=action,
+        variant="speculative" if enabled else "baseline",
+        gamma=2 if enabled else 0,
+        gamma_by_concurrency={1: 4, 4: 2} if enabled else {},
+        artifact="a" * 64,
+        reason="gates_passed" if enabled else "serving_failed",
+        explanation="because",
+        gates=(),
+        value=None,
+        envelope=Envelope(max_concurrency=4, max_context_tokens=500),
+        version=version,
+        decided_at=datetime(2030, 1, 1, tzinfo=UTC),
+        evidence_expires_at=None,
+        ttl_s=ttl_s,
+        max_stale_s=max_stale_s,
+    ).to_dict()
+
+
+class Server:
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked = []
+
+    def __call__(self, request: Any) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, httpx.Response):
+            return answer
+        return httpx.Response(200, json=answer)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> Any:
+        return self.now
+
+
+def client(server: Server, clock: Any = None) -> Any:
+    return DecisionClient(
+        "http://server", "secret", clock=clock or Clock(), transport=httpx.MockTransport(server)
+    )
+
+
+def test_enable_inside_the_envelope_and_bypass_outside() -> None:
+    server = Server(lease())
+    with client(server) as decisions:
+        assert decisions.decide("r", RequestContext(concurrency=1)).gamma == 4
+        assert decisions.decide("r", RequestContext(concurrency=4)).gamma == 2
+        outside = decisions.decide("r", RequestContext(concurrency=5))
+        assert (outside.action, outside.reason) == (BYPASS, "outside_envelope")
+    assert len(server.asked) == 1  # a fresh lease is used without asking again
+    assert server.asked[0].url.path == "/v1/routes/r/decision"
+    assert server.asked[0].headers["authorization"] == "Bearer secret"
+
+
+def test_a_lease_is_renewed_at_half_its_life() -> None:
+    server, clock = Server(lease()), Clock()
+    with client(server, clock) as decisions:
+        decisions.decide("r")
+        clock.now += 29
+        decisions.decide("r")
+        assert len(server.asked) == 1
+        clock.now += 2
+        decisions.decide("r")
+        assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("slow"),
+        httpx.Response(500),
+        httpx.Response(401),
+        httpx.Response(404),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json=[]),
+        httpx.Response(200, json={"route": "r"}),
+        lease(version=(1, 4)),  # older than what is known
+        lease(version=(0, 99)),  # an older epoch, however high its counter
+    ],
+    ids=lambda t: type(t).__name__,
+)
+def test_trouble_keeps_the_lease_until_it_lapses_then_bypasses(trouble: Any) -> None:
+    server, clock = Server(lease(), trouble), Clock()
+    with client(server, clock) as decisions:
+        assert decisions.decide("r").action == ENABLE
+        clock.now += 299
+        assert decisions.decide("r").action == ENABLE
+        assert decisions.trouble("r")
+        clock.now += 2
+        lapsed = decisions.decide("r")
+        assert (lapsed.action, lapsed.reason, lapsed.gamma) == (BYPASS, "lease_lapsed", 0)
+
+
+def test_without_any_answer_bypass() -> None:
+    with client(Server(httpx.ConnectError("refused"))) as decisions:
+        assert decisions.decide("r").action == BYPASS
+
+
+def test_an_unreachable_server_is_not_asked_for_every_request() -> None:
+    server, clock = Server(httpx.ConnectError("refused")), Clock()
+    with client(server, clock) as decisions:
+        for _ in range(20):
+            decisions.decide("r")
+        assert len(server.asked) == 1
+        clock.now += 1.5
+        decisions.decide("r")
+        assert len(server.asked) == 2
+
+
+def test_a_newer_bypass_replaces_an_enable_at_once() -> None:
+    server, clock = Server(lease(), lease(version=(1, 6), action=BYPASS)), Clock()
+    with client(server, clock) as decisions:
+        decisions.decide("r")
+        assert decisions.refresh("r")
+        answer = decisions.decide("r")
+        assert (answer.action, answer.reason) == (BYPASS, "serving_failed")
+
+
+def test_a_restored_server_with_a_new_epoch_is_believed() -> None:
+    with client(Server(lease(), lease(version=(2, 1), action=BYPASS))) as decisions:
+        decisions.decide("r")
+        decisions.refresh("r")
+        assert decisions.decide("r").action == BYPASS
+
+
+def test_in_the_background_decide_never_waits_for_the_network() -> None:
+    server = Server(lease(ttl_s=0.2, max_stale_s=0.2))
+    decisions = DecisionClient("http://server", "t", transport=httpx.MockTransport(server))
+    decisions.start("r", interval_s=0.01)
+    deadline = time.monotonic() + 10
+    while decisions.decide("r").action != ENABLE and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert decisions.decide("r").action == ENABLE
+    server.answers = [httpx.ConnectError("gone")]
+    while decisions.decide("r").action != BYPASS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert decisions.decide("r").reason == "lease_lapsed"
+    decisions.close()
+
+
+def test_importing_the_client_loads_no_heavy_library() -> None:
+    heavy = ["numpy", "pandas", "scipy", "sqlalchemy", "fastapi", "pydantic", "torch", "yaml"]
+    code = f"import sys, gatekeeper.client; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

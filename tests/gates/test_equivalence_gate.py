@@ -1,0 +1,397 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from faults.synthetic import MarkovLM, decode
+
+from gatekeeper.core.claims import recompute
+from gatekeeper.core.decoding import Rates, SamplingSettings, TokenPrompt
+from gatekeeper.core.equations import EQUATIONS
+from gatekeeper.core.policy_schema import (
+    EquivalenceBudget,
+    GreedyBudget,
+    SampledBudget,
+    ToleranceBudget,
+)
+from gatekeeper.core.verdicts import GateResult, Outcome, Part
+from gatekeeper.errors import EvidenceError, InputError
+from gatekeeper.gates import equivalence
+from gatekeeper.protocols import Emission, EngineInfo, Scored
+
+V = 100
+HOT = SamplingSettings(temperature=1.0)
+WARM = SamplingSettings(temperature=0.7, top_p=0.9)
+PROMPTS = [TokenPrompt(f"p{i}", "prose", (1, 2, i)) for i in range(8)]
+ARTIFACT = {
+    "gamma": 4,
+    "proposer": {"kind": "draft_lm"},
+    "acceptance": {"method": "standard", "contract": "exact"},
+}
+BUDGET = EquivalenceBudget(
+    alpha=0.001,
+    seed=5,
+    max_batch=4,
+    replicates=2,
+    tokens_per_request=32,
+    greedy=GreedyBudget(prompts=3, tau_sigma=10),
+    sampled=SampledBudget(min_tokens=600, max_tokens=1800, settings=(HOT,), gammas=(1,)),
+    tolerance=ToleranceBudget(window=0.08, bonus=0.12),
+)
+
+
+class Policy:
+    """The one field that the plan reads."""
+
+    def __init__(self, budget: EquivalenceBudget = BUDGET) -> None:
+        self.equivalence = budget
+
+
+def make_plan(
+    budget: EquivalenceBudget = BUDGET, artifact: dict[str, Any] = ARTIFACT, **kwargs: Any
+) -> equivalence.Plan:
+    return equivalence.plan(
+        Policy(budget), artifact, **{"prompts": PROMPTS, "end_tokens": (), **kwargs}
+    )
+
+
+def info(rule: str = "deficit", dtype: str = "float32") -> EngineInfo:
+    return EngineInfo("fake", "1", "cpu", dtype, V, 512, 4, (), rule)
+
+
+@pytest.fixture(scope="module")
+def lm() -> MarkovLM:
+    return MarkovLM.make(
+        np.random.default_rng(1), vocabulary=V, contexts=512, spread=3.5, noise=0.8
+    )
+
+
+def greedy_result(trial: equivalence.Trial, *, broken: bool) -> tuple[list[Emission], Scored]:
+    n = trial.request.max_tokens
+    token = (np.arange(n) * 7 + trial.prompt) % V
+    deficit = np.zeros(n, dtype=np.float32)
+    if broken and trial.arm == equivalence.SPECULATIVE:
+        token[5] = (token[5] + 1) % V
+        deficit[5] = 0.5
+    p = np.eye(V, dtype=np.float32)[token]
+    emission = Emission(
+        trial.request.request_id, 0, tuple(token.tolist()), (0,) * n, tuple(token.tolist())
+    )
+    return [emission], Scored(p, deficit)
+
+
+def sampled_result(
+    trial: equivalence.Trial, lm: MarkovLM, fault: str | None
+) -> tuple[list[Emission], Scored]:
+    (e,) = decode(
+        lm,
+        np.random.default_rng(trial.request.seed),
+        requests=1,
+        tokens=trial.request.max_tokens,
+        gamma=trial.request.gamma,
+        fault=fault,
+        prompts=1000,
+        first_request=trial.prompt,
+    )
+    emissions = []
+    for number in np.unique(e.round):
+        at = np.flatnonzero(e.round == number)
+        emissions.append(
+            Emission(
+                trial.request.request_id,
+                int(number),
+                tuple(e.token[at].tolist()),
+                tuple(e.kind[at].tolist()),
+                tuple(e.draft[at].tolist()),
+                e.q[at],
+            )
+        )
+    return emissions, Scored(e.p, np.zeros(e.rows, dtype=np.float32))
+
+
+def run(
+    plan: equivalence.Plan,
+    lm: MarkovLM,
+    *,
+    fault: str | None = None,
+    greedy_broken: bool = False,
+    engine: EngineInfo | None = None,
+    earlier: dict[str, pd.DataFrame] | None = None,
+    order: Callable[..., Any] | None = None,
+) -> equivalence.Accumulator:
+    accumulator = equivalence.Accumulator(plan, engine or info(), earlier=earlier)
+    trials = plan.trials if order is None else order(plan.trials)
+    for trial in trials:
+        if accumulator.settled:
+            break
+        if trial.arm == equivalence.SAMPLED:
+            emissions, scored = sampled_result(trial, lm, fault)
+        else:
+            emissions, scored = greedy_result(trial, broken=greedy_broken)
+        accumulator.add(trial, equivalence.evidence_of(trial, emissions, scored), scored)
+    return accumulator
+
+
+def part(result: GateResult, name: str) -> Part:
+    return next(p for p in result.parts if p.name == name)
+
+
+@pytest.fixture(scope="module")
+def exact(lm: MarkovLM) -> tuple[Any, ...]:
+    accumulator = run(make_plan(), lm)
+    tables = accumulator.tables()
+    return accumulator, tables, equivalence.evaluate(BUDGET, tables)
+
+
+def test_greedy_pairs_come_first_then_replicates_side_by_side() -> None:
+    plan = make_plan()
+    greedy = plan.trials[:6]
+    assert [t.arm for t in greedy] == ["ordinary", "speculative"] * 3
+    assert [t.request.gamma for t in greedy] == [0, 4] * 3
+    assert all(a.prompt == b.prompt for a, b in zip(greedy[::2], greedy[1::2], strict=True))
+    sampled = plan.trials[6:]
+    assert {t.request.gamma for t in sampled} == {1, 4}
+    for first, second in zip(sampled[::2], sampled[1::2], strict=True):
+        assert (first.prompt, first.request.gamma) == (second.prompt, second.request.gamma)
+        assert first.request.seed != second.request.seed
+        assert second.replicate == first.replicate + 1
+    assert len({t.request.seed for t in plan.trials}) == len(plan.trials)
+    assert len({t.request.request_id for t in plan.trials}) == len(plan.trials)
+    assert all(t.request.evidence for t in sampled)
+    assert not any(t.request.evidence for t in greedy)
+
+
+def test_every_prompt_has_its_turn_before_one_returns_and_the_order_is_seeded() -> None:
+    plan = make_plan()
+    sampled = plan.trials[6:]
+    assert {t.prompt for t in sampled[: 4 * len(PROMPTS)]} == set(range(len(PROMPTS)))
+    assert max(t.replicate for t in sampled) >= 2
+    assert make_plan().trials == plan.trials
+    assert make_plan(seed=6).trials != plan.trials
+
+
+def test_settings_of_the_route_replace_those_of_the_policy() -> None:
+    greedy = SamplingSettings()
+    assert make_plan(sampling=[greedy, WARM]).settings == (WARM,)
+    assert make_plan(sampling=[greedy]).settings == (HOT,)
+    assert make_plan(sampling=[WARM, HOT]).estimate["sampled_tokens"] == 3600
+
+
+def test_the_estimate_says_what_it_costs_and_what_it_can_show() -> None:
+    estimate = make_plan().estimate
+    assert estimate["tokens"] == 2 * 3 * 32 + 1800
+    assert estimate["minutes"] is None
+    assert estimate["tolerance_attainable"]
+    power = estimate["attainable_power"]
+    assert power["correction drawn from q"] > power["bonus drawn from q"] > 0.5
+    assert power["repetition penalty ignoring the window"] < 0.2
+    timed = make_plan(rates=Rates(100, 400)).estimate["minutes"]
+    assert timed == pytest.approx(1992 * (1 / 100 + 1 / 400) / 60, abs=0.06)
+    json.dumps(estimate)
+    strict = replace(BUDGET, tolerance=ToleranceBudget(window=0.01, bonus=0.02))
+    assert not make_plan(strict).estimate["tolerance_attainable"]
+
+
+def test_a_plan_needs_prompts_and_a_window() -> None:
+    with pytest.raises(InputError, match="prompts"):
+        make_plan(prompts=[])
+    with pytest.raises(InputError, match="gamma"):
+        make_plan(artifact={**ARTIFACT, "gamma": 0})
+
+
+def test_exact_decoding_passes_every_part(exact: Any) -> None:
+    accumulator, _, result = exact
+    assert accumulator.settled
+    assert result.outcome is Outcome.PASS, [(p.name, p.detail) for p in result.parts]
+    assert [p.name for p in result.parts] == ["greedy identity", "strict e-process", "tolerance"]
+    assert all(p.mandatory for p in result.parts)
+    assert result.still_needed is None
+    assert result.summary["counter_example"] is None
+    assert result.summary["tokens"] == accumulator.tokens >= 600
+    json.dumps(dict(result.summary), allow_nan=False)
+
+
+def test_it_stops_as_soon_as_the_verdict_stands(exact: Any) -> None:
+    accumulator, tables, _ = exact
+    assert accumulator.tokens < 1800 + 64
+    assert len(tables["requests"]) < len(make_plan().trials) - 6
+
+
+@pytest.mark.parametrize("fault", ["correction_from_q", "bonus_from_q", "argmax_draft"])
+def test_a_fault_fails_with_a_counter_example(lm: MarkovLM, fault: str | None) -> None:
+    accumulator = run(make_plan(), lm, fault=fault)
+    result = equivalence.evaluate(BUDGET, accumulator.tables())
+    assert result.outcome is Outcome.FAIL
+    example = result.summary["counter_example"]
+    assert example["part"] == "strict e-process"
+    assert example["prompt"] in {p.id for p in PROMPTS}
+    assert 0 <= example["token"] < V
+    assert 0 <= example["target_probability"] <= 1
+    assert accumulator.settled
+
+
+def test_one_wrong_greedy_token_fails_at_its_position(lm: MarkovLM) -> None:
+    accumulator = run(make_plan(), lm, greedy_broken=True)
+    result = equivalence.evaluate(BUDGET, accumulator.tables())
+    assert result.outcome is Outcome.FAIL
+    assert part(result, "greedy identity").outcome is Outcome.FAIL
+    assert result.summary["counter_example"]["position"] == 5
+    assert result.summary["greedy"]["mismatches"] == 3
+    # Three greedy pairs were enough: no sampled token was spent.
+    assert accumulator.tokens == 0
+
+
+def test_the_bitwise_rule_is_taken_from_the_engine(lm: MarkovLM) -> None:
+    accumulator = run(make_plan(), lm, greedy_broken=True, engine=info("bitwise"))
+    result = equivalence.evaluate(BUDGET, accumulator.tables())
+    assert result.summary["identity_rule"] == "bitwise"
+    assert result.summary["greedy"]["tau"] == 0
+    assert result.outcome is Outcome.FAIL
+
+
+def test_too_few_tokens_are_inconclusive_and_say_what_is_missing(lm: MarkovLM) -> None:
+    plan = make_plan()
+    accumulator = run(replace(plan, trials=plan.trials[:12]), lm)
+    result = equivalence.evaluate(BUDGET, accumulator.tables())
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "more sampled tokens" in result.still_needed
+    nothing = equivalence.evaluate(BUDGET, equivalence.Accumulator(plan, info()).tables())
+    assert nothing.outcome is Outcome.INCONCLUSIVE
+    assert nothing.still_needed.startswith("about 600")
+
+
+def test_an_inconclusive_run_is_continued_not_repeated(lm: MarkovLM) -> None:
+    plan = make_plan()
+    first = run(replace(plan, trials=plan.trials[:12]), lm, fault="lenient")
+    second_plan = make_plan(seed=99)
+    second = run(
+        replace(second_plan, trials=second_plan.trials[:12]),
+        lm,
+        fault="lenient",
+        earlier=first.tables(),
+    )
+    tables = second.tables()
+    assert tables["requests"]["request"].is_unique
+    assert second.tokens == tables["requests"]["tokens"].sum() == 2 * first.tokens
+    both = equivalence.evaluate(BUDGET, tables).summary["strict"]["log10_e"]
+    from gatekeeper.core.stats.eprocess import cumulate, log_e
+
+    ends = log_e(cumulate(tables["strict"], envelope=True).to_numpy()) / np.log(10)
+    assert both == pytest.approx(ends.max())
+    alone = cumulate(first.tables()["strict"], envelope=True)
+    assert ends[len(alone) - 1] == pytest.approx(float(log_e(alone.to_numpy()[-1])) / np.log(10))
+
+
+def test_trials_may_finish_in_any_order_but_are_read_in_the_plans(lm: MarkovLM) -> None:
+    plan = make_plan()
+    short = replace(plan, trials=plan.trials[:20])
+    straight = run(short, lm).tables()
+    mixed = run(short, lm, order=lambda t: [*t[:6], *reversed(t[6:])]).tables()
+    for name in equivalence.TABLES:
+        pd.testing.assert_frame_equal(straight[name], mixed[name])
+
+
+def test_a_gap_holds_later_requests_back(lm: MarkovLM) -> None:
+    plan = make_plan()
+    late = run(plan, lm, order=lambda t: t[7:12])
+    assert late.tokens == 0
+    assert late.tables()["requests"].empty
+
+
+def test_adding_a_trial_twice_is_refused(lm: MarkovLM) -> None:
+    plan = make_plan()
+    accumulator = equivalence.Accumulator(plan, info())
+    trial = plan.trials[6]
+    emissions, scored = sampled_result(trial, lm, None)
+    evidence = equivalence.evidence_of(trial, emissions, scored)
+    accumulator.add(trial, evidence, scored)
+    with pytest.raises(InputError, match="added before"):
+        accumulator.add(trial, evidence, scored)
+
+
+def test_evidence_and_score_must_cover_the_same_tokens(lm: MarkovLM) -> None:
+    trial = make_plan().trials[6]
+    emissions, scored = sampled_result(trial, lm, None)
+    short = Scored(scored.p[:-1], scored.deficit[:-1])
+    with pytest.raises(InputError, match="rows"):
+        equivalence.evidence_of(trial, emissions, short)
+    emissions[1] = replace(emissions[1], q=None)
+    joined = equivalence.evidence_of(trial, emissions, scored)
+    at = joined.round == emissions[1].round
+    assert np.isnan(joined.q[at]).all()
+    assert not np.isnan(joined.q[~at]).any()
+    first = len(emissions[0].tokens)
+    assert joined.k[: first + 1].tolist() == [*range(first), 0]
+
+
+def test_every_printed_figure_is_a_claim_that_recomputes(exact: Any) -> None:
+    _, tables, result = exact
+    claims = {c.id: c for c in result.claims}
+    for claim in result.claims:
+        value = recompute(claim, lambda name, _: tables[name])
+        assert value == pytest.approx(claim.value, rel=1e-12, abs=0)
+        assert claim.equation in EQUATIONS
+        assert claim.status == "measured"
+    summary = result.summary
+    assert claims["equivalence.log10_e"].value == summary["strict"]["log10_e"]
+    assert claims["equivalence.tokens"].value == summary["tokens"]
+    assert claims["equivalence.greedy.mismatches"].value == summary["greedy"]["mismatches"]
+    shown = [row["deviation"] for row in summary["tolerance"]]
+    deviations = [c.value for c in result.claims if c.equation == "equivalence.tolerance.deviation"]
+    assert deviations == shown
+    assert len(shown) >= 20
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "claim"),
+    [
+        ("strict", "log_e_envelope", "equivalence.log10_e"),
+        ("tolerance", "s", "equivalence.tolerance.00.deviation"),
+        ("requests", "tokens", "equivalence.tokens"),
+    ],
+)
+def test_a_changed_cell_changes_its_claim(exact: Any, table: str, column: str, claim: str) -> None:
+    _, tables, result = exact
+    changed = {name: frame.copy() for name, frame in tables.items()}
+    changed[table][column] = changed[table][column] + 1
+    claimed = next(c for c in result.claims if c.id == claim)
+    assert recompute(claimed, lambda name, _: changed[name]) != pytest.approx(claimed.value)
+
+
+def test_tables_survive_parquet(exact: Any, tmp_path: Path) -> None:
+    _, tables, result = exact
+    for name, frame in tables.items():
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    again = {name: pd.read_parquet(tmp_path / f"{name}.parquet") for name in tables}
+    assert equivalence.evaluate(BUDGET, again) == result
+
+
+def test_an_approximate_artifact_is_measured_not_called_exact(lm: MarkovLM) -> None:
+    artifact = {**ARTIFACT, "acceptance": {"method": "typical", "contract": "approximate"}}
+    accumulator = run(make_plan(artifact=artifact), lm, fault="lenient")
+    result = equivalence.evaluate(BUDGET, accumulator.tables())
+    assert result.summary["contract"] == "approximate"
+    assert {p.name: p.mandatory for p in result.parts} == {
+        "greedy identity": False,
+        "strict e-process": False,
+        "tolerance": True,
+    }
+
+
+def test_a_stratum_without_tokens_prevents_a_pass(exact: Any) -> None:
+    _, tables, _ = exact
+    window_only = {**tables, "tolerance": tables["tolerance"].query("stratum == 'window'")}
+    result = equivalence.evaluate(BUDGET, window_only)
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "no tokens in T=1, bonus" in part(result, "tolerance").detail
+
+
+def test_a_context_without_its_rule_is_refused(exact: Any) -> None:
+    _, tables, _ = exact
+    broken = {**tables, "context": tables["context"].query("name != 'identity_rule'")}
+    with pytest.raises(EvidenceError, match="identity_rule"):
+        equivalence.evaluate(BUDGET, broken)

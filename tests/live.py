@@ -1,0 +1,72 @@
+"""A real server on a loopback port for tests: the whole stack but the process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import uvicorn
+
+from gatekeeper.actions.identity import ROLES, SYSTEM, create_token
+from gatekeeper.actions.reconcile import Reconciler
+from gatekeeper.actions.start import prepare
+from gatekeeper.api.app import create_app
+from gatekeeper.api.services import Services
+from gatekeeper.config import data_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gatekeeper.store.database import Database
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """Where it listens, a token for each role, and what it works on."""
+
+    url: str
+    tokens: dict[str, str]
+    db: Database
+    evidence: Path
+
+    def client(self, role: str) -> httpx.Client:
+        """Client with that role's token; the caller closes it."""
+        headers = {"Authorization": f"Bearer {self.tokens[role]}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+
+@contextmanager
+def serving(db: Database, evidence: Path) -> Iterator[LiveServer]:
+    """Serve a database until the block ends."""
+    prepare(db, migrations=data_dir("migrations"), policies=data_dir("policies"))
+    tokens = {role: create_token(db, SYSTEM, name=role, role=role, ttl_s=None)[1] for role in ROLES}
+    services = Services(db, evidence, data_dir("migrations"), Reconciler(db, period_s=0.2))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(create_app(services), log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            deadline = time.monotonic() + 30
+            while not server.started and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert server.started
+            yield LiveServer(f"http://127.0.0.1:{port}", tokens, db, evidence)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def live_server(db: Database, tmp_path: Path) -> Iterator[LiveServer]:
+    """A server on both kinds of database."""
+    with serving(db, tmp_path / "evidence") as server:
+        yield server

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# All checks, cheapest first. Stops at the first stage that fails.
+set -euo pipefail
+bin=$1/bin
+cd "$(dirname "$0")/.."
+# One torch thread a process: two spinning OpenMP threads on two busy cores only wait for each other.
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+if ! command -v pg_ctl >/dev/null && ! ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1; then
+  apt_line="apt-get install -y --no-install-recommends postgresql"
+  if [ -n "${CI:-}" ]; then
+    echo "== PostgreSQL is missing: $apt_line"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq && $apt_line >/dev/null
+  else
+    echo "== PostgreSQL tests are SKIPPED: no server here. To run them: sudo $apt_line"
+  fi
+fi
+
+stage() { # name, command...
+  local name=$1 start=$SECONDS; shift
+  echo "== $name"
+  "$@"
+  echo "== $name: done in $((SECONDS - start)) s"
+}
+
+stage "ruff" "$bin/ruff" check -q .
+stage "format" "$bin/ruff" format -q --check .
+stage "types" "$bin/mypy"
+stage "import contracts" "$bin/lint-imports"
+stage "tests" "$bin/pytest" -q -n 2 --dist loadfile -m "not model and not postgres and not package and not calibration"
+stage "calibration" "$bin/pytest" -q -n 2 -m calibration
+stage "PostgreSQL" "$bin/pytest" -q -m postgres
+stage "real model" "$bin/pytest" -q -m model
+stage "package" "$bin/pytest" -q -m package
+echo "== all stages passed"

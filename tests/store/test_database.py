@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from gatekeeper.errors import Conflict, InputError, Unavailable
+from gatekeeper.store import access, decisions
+from gatekeeper.store.database import Database, open_database
+from gatekeeper.store.lock import sole_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLDER = """
+import sys
+from gatekeeper.store.database import open_database
+from gatekeeper.store.lock import sole_server
+with sole_server(open_database(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_second_server_on_one_sqlite_file_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'one.sqlite'}"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        db = open_database(url)
+        served = f"already served by process {holder.pid}"
+        with pytest.raises(Conflict, match=served), sole_server(db):
+            pass
+        holder.kill()
+        holder.wait()
+        with sole_server(db):  # the kernel freed the lock with the process
+            pass
+        db.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://root@localhost/x", "sqlite://", "no url at all"])
+def test_an_unusable_url_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="sqlite:///path"):
+        open_database(url)
+
+
+def test_an_unreachable_database_names_itself_without_its_password(tmp_path: Path) -> None:
+    db = open_database(f"postgresql://me:hidden@/x?host={tmp_path}")
+    with pytest.raises(Unavailable, match="does not answer") as caught, db.read():
+        pass
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:
+    def change_and_break() -> None:
+        with db.write() as session:
+            access.audit(session, actor="a", action="b", target="c", detail={})
+            access.audit(session, actor=None, action="b", target="c", detail={})  # type: ignore[arg-type]
+
+    with pytest.raises(IntegrityError):
+        change_and_break()
+    with db.read() as session:
+        assert access.audit_trail(session, after=None, limit=9) == []
+
+
+def test_nan_never_enters_a_document(db: Database) -> None:
+    with pytest.raises(Exception, match="JSON compliant"), db.write() as session:
+        access.audit(session, actor="a", action="b", target="c", detail={"x": float("nan")})
+
+
+def test_versions_are_distinct_and_rise_by_one_under_contention(db: Database) -> None:
+    with db.write() as session:
+        start = decisions.new_epoch(session)
+    seen: list[int] = []
+
+    def take() -> None:
+        for _ in range(10):
+            with db.write() as session:
+                seen.append(decisions.advance(session).counter)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, 41))
+    with db.write() as session:
+        assert decisions.new_epoch(session) > start
+
+
+def test_no_counter_is_an_error_not_version_zero(db: Database) -> None:
+    with pytest.raises(Unavailable, match="counter"), db.write() as session:
+        decisions.advance(session)

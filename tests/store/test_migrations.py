@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic import command
+from sqlalchemy import inspect
+
+from gatekeeper.config import data_dir
+from gatekeeper.errors import Unavailable
+from gatekeeper.store import migrate, schema
+from gatekeeper.store.database import Database, open_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCATION = data_dir("migrations")
+
+
+def tables(db: Database) -> set[str]:
+    return set(inspect(db.engine).get_table_names()) - {"alembic_version"}
+
+
+def test_up_down_up_and_no_difference_to_the_tables_in_code(database_url: str) -> None:
+    db = open_database(database_url)
+    assert migrate.current(db) is None
+    assert migrate.upgrade(db, LOCATION) == migrate.head(LOCATION)
+    assert tables(db) == set(schema.metadata.tables)
+    settings = migrate.config(LOCATION)
+    with db.write() as session:
+        settings.attributes["connection"] = session
+        command.downgrade(settings, "base")
+    assert tables(db) == set()
+    migrate.upgrade(db, LOCATION)
+    assert tables(db) == set(schema.metadata.tables)
+    with db.write() as session:
+        settings.attributes["connection"] = session
+        command.check(settings)  # raises where models and migrations differ
+    db.close()
+
+
+def test_a_failing_migration_leaves_nothing(database_url: str, tmp_path: Path) -> None:
+    location = tmp_path / "migrations"
+    (location / "versions").mkdir(parents=True)
+    (location / "env.py").write_text((LOCATION / "env.py").read_text())
+    (location / "versions" / "x.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        "revision = 'x'\ndown_revision = None\n"
+        "def upgrade():\n"
+        "    op.create_table('half', sa.Column('id', sa.Integer()))\n"
+        "    raise RuntimeError('planted')\n"
+    )
+    db = open_database(database_url)
+    with pytest.raises(RuntimeError, match="planted"):
+        migrate.upgrade(db, location)
+    assert tables(db) == set()
+    db.close()
+
+
+def test_an_old_schema_is_refused_with_the_remedy(database_url: str) -> None:
+    db = open_database(database_url)
+    with pytest.raises(Unavailable, match="gatekeeper db upgrade"):
+        migrate.require_current(db, LOCATION)
+    migrate.upgrade(db, LOCATION)
+    migrate.require_current(db, LOCATION)
+    db.close()
+
+
+def test_alembic_itself_finds_the_location_in_pyproject(database_url: str, tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "GATEKEEPER_DATABASE_URL": database_url,
+        "GATEKEEPER_HOME": str(tmp_path / "home"),
+    }
+    for arguments in (["upgrade", "head"], ["check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "alembic", *arguments],
+            cwd=LOCATION.parent,
+            env=env,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    db = open_database(database_url)
+    assert migrate.current(db) == migrate.head(LOCATION)
+    db.close()

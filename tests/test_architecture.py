@@ -1,0 +1,36 @@
+"""What an import may load; the import contracts themselves run as `lint-imports`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in json.loads(out.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import gatekeeper.cli", {"torch", "transformers", "fastapi", "sqlalchemy", "pandas"}),
+        (
+            "import gatekeeper.client",
+            {"numpy", "pandas", "sqlalchemy", "fastapi", "torch", "scipy", "statsmodels"},
+        ),
+        ("import gatekeeper.cli.profile", {"torch", "pandas", "sqlalchemy", "fastapi", "scipy"}),
+        ("import gatekeeper.api.app", {"torch", "transformers", "gatekeeper_adapters"}),
+        ("import gatekeeper.worker.runner", {"torch", "sqlalchemy", "fastapi"}),
+    ],
+)
+def test_an_import_loads_only_what_it_needs(statement: str, forbidden: set[str]) -> None:
+    assert not modules_after(statement) & forbidden
+
+
+def test_listing_engines_loads_no_model_library() -> None:
+    loaded = modules_after("from gatekeeper import plugins; plugins.engine('reference')")
+    assert "gatekeeper_adapters" in loaded
+    assert "torch" not in loaded
