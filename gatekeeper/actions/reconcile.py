@@ -42,6 +42,11 @@ class Reconciler:
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
         self._thread.start()
 
+    @property
+    def running(self) -> bool:
+        """Whether the first snapshot is taken and the thread ticks."""
+        return self.ready.is_set() and self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """End the thread after its present tick."""
         self._stop.set()

@@ -22,9 +22,12 @@ def healthz() -> dict[str, Any]:
 def readyz(services: Using) -> dict[str, Any] | Response:
     """Answer 200 once the schema is current and the first snapshot of decisions is taken."""
     require_current(services.db, services.migrations)
-    if not services.reconciler.ready.is_set():
+    if not services.reconciler.running:
         return problem(
-            503, "Not ready", "the first snapshot of decisions is not taken yet", remedy="wait"
+            503,
+            "Not ready",
+            "the first snapshot of decisions is not taken yet, or the reconciler has stopped",
+            remedy="wait, then read the server's log",
         )
     return {"status": "ready"}
 

@@ -63,6 +63,7 @@ def child(
             [sys.executable, "-m", "gatekeeper", *arguments],
             stdout=sink,
             stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE,  # its other end closes when we are gone, however we went
             env={**os.environ, **(environment or {})},
             start_new_session=True,  # so that Ctrl-C reaches us first and we end it in order
         )

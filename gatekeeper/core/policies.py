@@ -143,8 +143,8 @@ def decide(
 
     A FAIL decides, in the order equivalence, serving, outcome, whatever else is missing; it does
     not expire, because time does not repair an artifact. Any other result counts until it
-    expires. An approximate artifact needs a policy that allows it, a measured ``deviation`` in
-    the equivalence summary, and the outcome gate even where the policy does not demand it.
+    expires. An approximate artifact needs a policy that allows it, a measured deviation
+    (``tolerance`` rows of the equivalence summary), and the outcome gate even where the policy does not demand it.
 
     Raises:
         InputError: an unknown contract, or a result filed under another gate's name.
@@ -379,10 +379,13 @@ def _insufficient(case: _Case, needed: list[str]) -> Verdict:
 
 
 def _deviation(case: _Case) -> bool:
-    """Whether the equivalence summary states a deviation: numbers, all finite."""
-    raw = case.results["equivalence"].result.summary.get("deviation")
-    numbers = list(raw.values()) if isinstance(raw, dict) else [raw]
-    return bool(numbers) and all(_is_number(n) for n in numbers)
+    """Whether the equivalence summary states a finite deviation for every declared feature."""
+    rows = case.results["equivalence"].result.summary.get("tolerance")
+    return (
+        isinstance(rows, list)
+        and bool(rows)
+        and all(isinstance(row, dict) and _is_number(row.get("deviation")) for row in rows)
+    )
 
 
 def _is_number(value: object) -> bool:

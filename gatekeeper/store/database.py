@@ -10,11 +10,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Double, Engine, create_engine, event, make_url, select
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from gatekeeper.errors import InputError, Unavailable
+from gatekeeper.errors import Conflict, InputError, Unavailable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -82,6 +90,8 @@ class Database:
 
         Raises:
             Unavailable: another process held SQLite's write lock for half a minute.
+            Conflict: two requests stored the same key at once.
+            InputError: text that a database cannot hold.
         """
         if self.sqlite:
             # Threads of this process queue fairly here instead of polling SQLite's lock.
@@ -96,7 +106,19 @@ class Database:
         try:
             with self.engine.connect() as connection:
                 yield connection.execution_options(gatekeeper_write=write)
-        except OperationalError as error:
+        except IntegrityError as error:
+            raise Conflict(
+                f"was changed by another request at the same time ({_first_line(error)})",
+                field="database",
+                remedy="send the request again",
+            ) from error
+        except (DataError, UnicodeEncodeError) as error:
+            raise InputError(
+                f"cannot be stored ({_first_line(error)})",
+                field="text",
+                remedy="leave out NUL characters and lone surrogates",
+            ) from error
+        except (OperationalError, InterfaceError, InternalError) as error:
             raise Unavailable(
                 f"does not answer ({error.orig})",
                 field="database",
@@ -105,8 +127,13 @@ class Database:
             ) from error
 
     def close(self) -> None:
-        """Return every connection."""
+        """Close every connection."""
         self.engine.dispose()
+
+
+def _first_line(error: Exception) -> str:
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return str(original).partition("\n")[0]
 
 
 def open_database(url: str) -> Database:

@@ -8,6 +8,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
 from sqlalchemy import text
 
 from gatekeeper.errors import Unavailable
@@ -42,13 +43,25 @@ def current(db: Database) -> str | None:
 
 
 def upgrade(db: Database, location: Path, *, target: str = "head") -> str | None:
-    """Bring the database to ``target`` in one transaction and return its revision."""
+    """Bring the database to ``target`` in one transaction and return its revision.
+
+    Raises:
+        Unavailable: a newer release wrote it.
+    """
     settings = config(location)
     with db.write() as session:
         if not db.sqlite:
             session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         settings.attributes["connection"] = session
-        command.upgrade(settings, target)
+        try:
+            command.upgrade(settings, target)
+        except CommandError as error:
+            raise Unavailable(
+                f"has a schema that this installation does not know ({error})",
+                field="database",
+                value=db.engine.url.render_as_string(hide_password=True),
+                remedy="install the gatekeeper release that wrote it, or a newer one",
+            ) from error
     return current(db)
 
 

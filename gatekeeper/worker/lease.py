@@ -6,6 +6,7 @@ cut off has until then, on its own clock from its last successful renewal, to be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -121,7 +122,8 @@ class Lease:
 
 def end_now(reason: str, *, say: Callable[[str], None]) -> None:
     """Kill our children and leave without running another line of the measurement."""
-    say(f"gatekeeper worker: stopping: {reason}")
+    with contextlib.suppress(OSError):  # our terminal may be gone with whoever started us
+        say(f"gatekeeper worker: stopping: {reason}")
     for child in _children():
         os.kill(child, signal.SIGKILL)
     os._exit(EXIT_LOST)

@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from gatekeeper.actions.identity import ROLES
+from gatekeeper.config import data_dir
+from gatekeeper.store.migrate import head
 
 Api = Any  # the fixture's class lives in conftest
 
@@ -94,9 +96,13 @@ def test_health_readiness_and_metrics(routed: Api) -> None:
 
 
 def test_not_ready_before_the_migrations(api: Api) -> None:
-    with api.services.db.write() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = 'old'"))
+    def stamp(revision: str | None) -> None:
+        with api.services.db.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": revision})
+
+    stamp("old")
     answer = api.anonymous.get("/readyz")
+    stamp(head(data_dir("migrations")))
     assert answer.status_code == 503
     assert "gatekeeper db upgrade" in answer.json()["remedy"]
 

@@ -131,3 +131,15 @@ def test_pages_are_complete_and_do_not_repeat(routed: Api) -> None:
             break
     assert seen == sorted({*seen})
     assert len(seen) == 6
+
+
+def test_text_that_a_database_cannot_hold_is_no_defect(routed: Api) -> None:
+    answers = [
+        routed.reader.get("/v1/artifacts/%00"),
+        routed.reader.get("/v1/routes/a%00b"),
+        routed.operator.put(
+            "/v1/routes/prose",
+            content=b'{"slice": "\\ud800", "artifact": "current", "policy": "demo"}',
+        ),
+    ]
+    assert {a.status_code for a in answers} <= {404, 422}

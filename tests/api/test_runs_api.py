@@ -5,6 +5,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
+
+from gatekeeper.actions import queue
+from gatekeeper.config import data_dir
+from gatekeeper.errors import Unavailable
 
 Api = Any  # the fixture's class lives in conftest
 
@@ -260,3 +265,73 @@ def test_a_plan_costs_nothing(routed: Api, gate: str) -> None:
     assert answer.json()["tokens"]
     assert answer.json()["minutes"] is None
     assert routed.reader.get("/v1/gate-runs").json()["items"] == []
+
+
+class Recorder:
+    """An executor that starts nothing."""
+
+    name = "recorder"
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.asked: list[tuple[str, int]] = []
+
+    def submit(self, run_id: str, attempt: int, requirements: Any) -> str:
+        self.asked.append((run_id, attempt))
+        if self.broken:
+            raise Unavailable("no capacity", field="executor")
+        return f"job-{run_id}-{attempt}"
+
+    def stop(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+def test_an_executor_is_asked_once_for_each_attempt(routed: Api) -> None:
+    run_id = routed.submit()
+    executor = Recorder()
+    db = routed.services.db
+    assert [queue.dispatch(db, executor) for _ in range(2)] == [1, 0]
+    assert routed.reader.get(f"/v1/gate-runs/{run_id}").json()["executor_job_id"] == (
+        f"job-{run_id}-1"
+    )
+    run = routed.claim().json()["run"]
+    body = {"fence": run["fence"], "error": "killed", "retry": True}
+    routed.worker.post(f"/v1/runs/{run_id}/fail", json=body)
+    queue.dispatch(db, executor)
+    assert executor.asked == [(run_id, 1), (run_id, 2)]
+
+
+def test_a_broken_executor_leaves_the_run_to_any_worker(routed: Api) -> None:
+    run_id = routed.submit()
+    assert queue.dispatch(routed.services.db, Recorder(broken=True)) == 0
+    assert routed.claim().json()["run"]["id"] == run_id
+
+
+def test_hysteresis_delays_an_enable_and_the_reconciler_grants_it(routed: Api) -> None:
+    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document["hysteresis_s"] = 4.0
+    assert routed.admin.put("/v1/policies/demo", json=document).is_success
+    for gate in ("equivalence", "serving"):
+        assert run_gate(routed, gate).is_success
+    waiting = routed.decision()
+    assert waiting["action"] == "bypass"
+    assert "must hold until" in waiting["explanation"]
+    assert waiting["ttl_s"] <= 4.0
+    time.sleep(waiting["ttl_s"] + 0.1)
+    routed.services.reconciler.tick()
+    assert routed.decision()["action"] == "enable"
+
+
+def test_evidence_that_expires_takes_the_enable_with_it(routed: Api) -> None:
+    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document["evidence_ttl_s"] = 5.0
+    assert routed.admin.put("/v1/policies/demo", json=document).is_success
+    for gate in ("equivalence", "serving"):
+        assert run_gate(routed, gate).is_success
+    lease = routed.decision()
+    assert lease["action"] == "enable"
+    assert lease["ttl_s"] <= 5.0
+    time.sleep(lease["ttl_s"] + 0.1)
+    after = routed.decision()
+    assert (after["action"], after["reason"]) == ("bypass", "insufficient_evidence")
+    assert "expired" in after["explanation"]

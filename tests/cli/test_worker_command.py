@@ -59,6 +59,16 @@ def test_a_worker_leaves_when_its_starter_is_gone() -> None:
     assert "stopping" in done.stdout
 
 
+def test_a_broken_terminal_does_not_keep_a_lost_worker_alive() -> None:
+    code = (
+        "from gatekeeper.worker.lease import end_now\n"
+        "def say(line):\n    raise BrokenPipeError\n"
+        "end_now('test', say=say)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
+    assert done.returncode == EXIT_LOST
+
+
 def test_leaving_kills_the_children() -> None:
     code = (
         "import subprocess, sys; from gatekeeper.worker.lease import end_now;"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from path_enumerator import Bar, Enumerator
 from span_builders import span, trace
 
+from gatekeeper.core.causes import causes_of
 from gatekeeper.core.critical_path import (
     critical_path,
     factor,
@@ -391,3 +392,23 @@ def test_essay_example_saves_twelve_percent() -> None:
     assert profiled.saving.value == profiled.saving.explicit_only == 600 * ms
     assert profiled.saving.value / profiled.task.wall_ns == Fraction(12, 100)
     assert profiled.evidence_grade == "A"
+
+
+def test_call_that_only_repeats_an_id_in_its_input_did_not_cause_the_tool() -> None:
+    common = {"ttft_ms": 0, "llm__token_count__completion": 9}
+    spans = (
+        span("root", 0, 200),
+        span("tool", 50, 90, parent="root", kind="tool", gen_ai__tool__call__id="call_abc"),
+        span(
+            "llm",
+            0,
+            200,
+            parent="root",
+            kind="model",
+            messages="earlier: call_abc",
+            output="about call_abc",
+            **common,
+        ),
+    )
+    task = build_task(trace(*spans))
+    assert causes_of(task.works) == ()

@@ -235,7 +235,7 @@ def test_a_pass_without_readable_limits_enables_nothing(envelope: Any) -> None:
 
 def test_approximate_artifacts() -> None:
     allowing = replace(DEMO, allow_approximate=True)
-    measured = passing() | {"equivalence": stored("equivalence", deviation={"window": 0.03})}
+    measured = passing() | {"equivalence": stored("equivalence", tolerance=[{"deviation": 0.03}])}
     assert decide(DEMO, "approximate", measured, None, NOW).reason == "equivalence_failed"
     enabled = decide(allowing, "approximate", measured, None, NOW)
     assert enabled.action == "enable"
@@ -246,17 +246,27 @@ def test_approximate_artifacts() -> None:
     # the outcome gate is owed even though this policy does not demand it
     without = {g: r for g, r in measured.items() if g != "outcome"}
     assert decide(allowing, "approximate", without, None, NOW).reason == "insufficient_evidence"
-    failed = measured | {"equivalence": stored("equivalence", Outcome.FAIL, deviation=0.5)}
+    failed = measured | {
+        "equivalence": stored("equivalence", Outcome.FAIL, tolerance=[{"deviation": 0.5}])
+    }
     assert decide(allowing, "approximate", failed, None, NOW).reason == "equivalence_failed"
 
 
-@pytest.mark.parametrize("deviation", [None, {}, math.nan, {"window": None}, "small", True])
+@pytest.mark.parametrize("deviation", [None, math.nan, "small", True])
 def test_approximate_needs_a_measured_deviation(deviation: Any) -> None:
     allowing = replace(DEMO, allow_approximate=True)
-    results = passing() | {"equivalence": stored("equivalence", deviation=deviation)}
+    rows = [{"deviation": 0.01}, {"deviation": deviation}]
+    results = passing() | {"equivalence": stored("equivalence", tolerance=rows)}
     verdict = decide(allowing, "approximate", results, None, NOW)
     assert verdict.reason == "insufficient_evidence"
     assert "deviation" in verdict.still_needed[0]
+
+
+@pytest.mark.parametrize("rows", [None, [], {}, "none", [7]])
+def test_approximate_needs_readable_deviations(rows: Any) -> None:
+    allowing = replace(DEMO, allow_approximate=True)
+    results = passing() | {"equivalence": stored("equivalence", tolerance=rows)}
+    assert decide(allowing, "approximate", results, None, NOW).reason == "insufficient_evidence"
 
 
 def test_overrides() -> None:

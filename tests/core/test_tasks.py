@@ -315,3 +315,28 @@ def test_traces_are_told_apart_by_id_and_sorted_by_time() -> None:
     one = span("a", 5, 9)
     other = type(one)(**{**one.__dict__, "trace_id": "e" * 32, "start_ns": 1})
     assert [t.trace_id[0] for t in assemble([one, other], source_format="x")] == ["e", "f"]
+
+
+def test_spans_of_a_trace_stand_in_canonical_order() -> None:
+    got = trace(span("a", 5, 9), span("c", 0, 4), span("b", 0, 4), span("d", 0, None))
+    assert [s.span_id for s in got.spans] == ["d", "b", "c", "a"]
+
+
+def test_plain_span_between_a_tool_and_its_model_call_is_no_mere_detail() -> None:
+    profiled = profile_task(
+        trace(
+            span("tool", 0, 100, kind="tool"),
+            span("step", 10, 90, parent="tool"),
+            span("llm", 20, 60, parent="step", kind="decode"),
+        )
+    )
+    assert profiled.critical_path_ns["decode"] == 40
+    assert profiled.saving.value == 20
+
+
+def test_unfinished_call_beside_the_path_might_have_been_on_it() -> None:
+    known = call(**{"gen_ai.response.time_to_first_chunk": 0.1})
+    aside = span("lost", SECOND // 2, None, kind="model")
+    profiled = profile_task(trace(known, aside))
+    assert profiled.evidence_grade == "D"
+    assert profiled.saving.value is None

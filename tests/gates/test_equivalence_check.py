@@ -118,14 +118,19 @@ def test_end_tokens_add_their_feature(exact: dict[str, np.ndarray]) -> None:
     assert "end token" in features
 
 
-def test_a_tolerance_failure_decides_even_where_the_strict_part_is_slower(
-    exact: dict[str, np.ndarray],
-) -> None:
-    # Every token moved to the arg max: both parts fail, the decision is the earlier one.
+def test_the_earlier_of_two_failures_decides(exact: dict[str, np.ndarray]) -> None:
+    # Every token moved to the arg max: both parts fail.
     wrong = {**exact, "token": exact["p"].argmax(axis=1)}
-    answer = check(wrong)
-    assert answer["outcome"] == "FAIL"
-    assert any(r["outcome"] == "FAIL" for r in answer["tolerance"])
+    both = check(wrong)
+    strict_alone = check(wrong, window=0.9, bonus=0.9)
+    assert any(r["outcome"] == "FAIL" for r in both["tolerance"])
+    assert not any(r["outcome"] == "FAIL" for r in strict_alone["tolerance"])
+    # A strict part that needs 10^300 is later than the tolerance, which then decides.
+    late = check(wrong, alpha=1e-300)
+    late_alone = check(wrong, alpha=1e-300, window=0.9, bonus=0.9)
+    assert both["tokens_to_decision"] == strict_alone["tokens_to_decision"]
+    assert late["tokens_to_decision"] < late_alone["tokens_to_decision"]
+    assert late["outcome"] == "FAIL"
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0}, {"window": 1.5}, {"bonus": 0}, {"delta": -0.1}])

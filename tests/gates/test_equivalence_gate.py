@@ -221,11 +221,15 @@ def test_it_stops_as_soon_as_the_verdict_stands(exact: Any) -> None:
     assert len(tables["requests"]) < len(make_plan().trials) - 6
 
 
-@pytest.mark.parametrize("fault", ["correction_from_q", "bonus_from_q", "argmax_draft"])
-def test_a_fault_fails_with_a_counter_example(lm: MarkovLM, fault: str | None) -> None:
+@pytest.mark.parametrize(
+    ("fault", "family"),
+    [("correction_from_q", ""), ("bonus_from_q", "bonus mixture with q"), ("argmax_draft", "")],
+)
+def test_a_fault_fails_with_a_counter_example(lm: MarkovLM, fault: str, family: str) -> None:
     accumulator = run(make_plan(), lm, fault=fault)
     result = equivalence.evaluate(BUDGET, accumulator.tables())
     assert result.outcome is Outcome.FAIL
+    assert result.summary["strict"]["worst_family"].startswith(family)
     example = result.summary["counter_example"]
     assert example["part"] == "strict e-process"
     assert example["prompt"] in {p.id for p in PROMPTS}
@@ -380,6 +384,14 @@ def test_an_approximate_artifact_is_measured_not_called_exact(lm: MarkovLM) -> N
         "strict e-process": False,
         "tolerance": True,
     }
+
+
+def test_silence_over_fewer_tokens_than_the_policy_demands_is_no_pass(exact: Any) -> None:
+    _, tables, _ = exact
+    demanding = replace(BUDGET, sampled=replace(BUDGET.sampled, min_tokens=5000, max_tokens=9000))
+    result = equivalence.evaluate(demanding, tables)
+    assert part(result, "strict e-process").outcome is Outcome.INCONCLUSIVE
+    assert result.outcome is Outcome.INCONCLUSIVE
 
 
 def test_a_stratum_without_tokens_prevents_a_pass(exact: Any) -> None:

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy.exc import IntegrityError
 
 from gatekeeper.errors import Conflict, InputError, Unavailable
 from gatekeeper.store import access, decisions
@@ -63,7 +62,7 @@ def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:
             access.audit(session, actor="a", action="b", target="c", detail={})
             access.audit(session, actor=None, action="b", target="c", detail={})  # type: ignore[arg-type]
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(Conflict):
         change_and_break()
     with db.read() as session:
         assert access.audit_trail(session, after=None, limit=9) == []

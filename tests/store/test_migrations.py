@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from gatekeeper.config import data_dir
 from gatekeeper.errors import Unavailable
@@ -66,6 +66,17 @@ def test_an_old_schema_is_refused_with_the_remedy(database_url: str) -> None:
         migrate.require_current(db, LOCATION)
     migrate.upgrade(db, LOCATION)
     migrate.require_current(db, LOCATION)
+    db.close()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
+    db = open_database(database_url)
+    migrate.upgrade(db, LOCATION)
+    with db.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'newer'"))
+    with pytest.raises(Unavailable, match="newer"):
+        migrate.upgrade(db, LOCATION)
+    assert tables(db) == set(schema.metadata.tables)
     db.close()
 
 

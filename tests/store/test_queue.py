@@ -8,9 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy.exc import IntegrityError
 
-from gatekeeper.errors import FencedOut
+from gatekeeper.errors import Conflict, FencedOut
 from gatekeeper.store import runs
 from gatekeeper.store.database import Database, Session, now
 
@@ -90,7 +89,7 @@ def test_a_worker_without_the_engine_gets_nothing(catalogued: Database, enqueue:
 def test_the_second_submission_of_a_key_is_refused(catalogued: Database, enqueue: Enqueue) -> None:
     with catalogued.write() as session:
         enqueue(session, "r1", idempotency_key="same")
-    with pytest.raises(IntegrityError), catalogued.write() as session:
+    with pytest.raises(Conflict, match="send the request again"), catalogued.write() as session:
         enqueue(session, "r2", idempotency_key="same")
     with catalogued.read() as session:
         found = runs.by_key(session, "same")

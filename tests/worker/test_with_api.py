@@ -97,7 +97,7 @@ def view(server: LiveServer, run_id: str) -> Any:
         return reader.get(f"/v1/gate-runs/{run_id}").raise_for_status().json()
 
 
-def work(server: LiveServer, run_id: str = None, **options: Any) -> Any:
+def work(server: LiveServer, run_id: str | None = None, **options: Any) -> Any:
     lines, lost = [], []
     provider = FakeProvider("reference", max_context=4096, agreement=0.6, order=2)
     with server.client("worker") as client:

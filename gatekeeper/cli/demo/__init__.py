@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-_POLL_S = 1.0
+_POLL_S = 2.0
 
 
 @click.command()
@@ -41,6 +43,8 @@ def demo(home: Path, *, as_json: bool) -> None:
 
     settings = Settings.load(home=home)
     settings.prepare()
+    # As Ctrl-C does: unwind, so that server and worker end with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         screen = stack.enter_context(Screen(quiet=as_json))
         walk = Demo(settings, note=screen.note)
@@ -61,7 +65,7 @@ def _follow(walk: Demo, client: httpx.Client, screen: Any) -> list[dict[str, Any
     while True:
         rows = walk.rows(client)
         screen.show(rows)
-        if all(run["finished_at"] for row in rows for run in row["runs"].values()):
+        if all(row["done"] for row in rows):
             return rows
         walk.check_alive()
         time.sleep(_POLL_S)

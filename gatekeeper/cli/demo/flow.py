@@ -34,6 +34,8 @@ class Demo:
         self._setup = load_setup()
         self._documents: dict[str, dict[str, Any]] = {}
         self._runs: dict[tuple[str, str], str] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        self._decisions: dict[str, tuple[frozenset[str], dict[str, Any]]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._token = ""
         self._url = ""
@@ -135,19 +137,38 @@ class Demo:
         return str(_ok(client.post("/v1/gate-runs", json=body, headers=key))["id"])
 
     def rows(self, client: httpx.Client) -> list[dict[str, Any]]:
-        """Return a row per route: the route, its runs by gate, its decision now."""
-        return [
-            {
-                "route": route,
-                "runs": {
-                    gate: _ok(client.get(f"/v1/gate-runs/{run}"))
-                    for (name, gate), run in self._runs.items()
-                    if name == route.name
-                },
-                "decision": _ok(client.get(f"/v1/routes/{route.name}/decision")),
+        """Return a row per route: the route, its runs by gate, whether all ended, its decision.
+
+        Runs that have ended are asked for once: the worker needs the processor more than we do.
+        """
+        rows = []
+        for route in self.routes:
+            runs = {
+                gate: self._run(client, run)
+                for (name, gate), run in self._runs.items()
+                if name == route.name
             }
-            for route in self.routes
-        ]
+            ended = frozenset(run["id"] for run in runs.values() if run["finished_at"])
+            if route.name not in self._decisions or self._decisions[route.name][0] != ended:
+                lease = _ok(client.get(f"/v1/routes/{route.name}/decision"))
+                self._decisions[route.name] = (ended, lease)
+            rows.append(
+                {
+                    "route": route,
+                    "runs": runs,
+                    "done": len(ended) == len(runs),
+                    "decision": self._decisions[route.name][1],
+                }
+            )
+        return rows
+
+    def _run(self, client: httpx.Client, run_id: str) -> dict[str, Any]:
+        known = self._known.get(run_id)
+        if known is not None and known["finished_at"]:
+            return known
+        found: dict[str, Any] = _ok(client.get(f"/v1/gate-runs/{run_id}"))
+        self._known[run_id] = found
+        return found
 
 
 def _ok(response: httpx.Response) -> Any:  # noqa: ANN401 - the endpoint's JSON

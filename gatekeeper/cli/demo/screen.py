@@ -100,7 +100,6 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name)
     for row in rows:
         decision = row["decision"]
-        done = all(run["finished_at"] for run in row["runs"].values())
         table.add_row(
             row["route"].name,
             row["route"].artifact,
@@ -108,7 +107,7 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
             str(decision["gamma"] or "–"),
             _speedup(row["runs"].get("serving")),
-            decision["reason"] if done else Text("waiting for its gates", style="dim"),
+            decision["reason"] if row["done"] else Text("waiting for its gates", style="dim"),
         )
     return table
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["DemoRoute", "documents", "load_setup", "routes"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+_TARGET_FIELDS = (
+    *("source", "revision", "files", "tokenizer"),
+    *("vocab_size", "architecture", "padding_ids"),
+)
 _PROPOSER_FIELDS = ("source", "files", "tokenizer", "vocab_size", "token_map")
 
 
@@ -59,7 +63,8 @@ def documents(
         EvidenceError: it is not the file it should be.
     """
     note("target model: fetch once, check its digest, convert once")
-    target = _section(provider, setup["target"], cache)
+    section = _section(provider, setup["target"], cache)
+    target = {key: section[key] for key in _TARGET_FIELDS}
     sampling = [
         SamplingSettings().to_dict(),
         SamplingSettings(temperature=1.0).to_dict(),

@@ -12,7 +12,7 @@ from gatekeeper_adapters.executors.local import EXECUTOR, LocalExecutor
 if TYPE_CHECKING:
     from pathlib import Path
 
-STAY = "import sys, time; print(sys.argv[1:], flush=True); sys.stdin.read(); open({out!r}, 'w').write('eof')"
+STAY = "import sys; sys.stdin.read(); open({out!r}, 'w').write('eof')"
 SLEEP = "import time; time.sleep(60)"
 
 

@@ -159,3 +159,12 @@ def test_pairs_needed_shrink_with_the_effect_and_are_unknown_without_noise() -> 
     assert pairs_needed(none, limit=0.0) is None
     exactly = compare_ratios(np.exp(noise - noise.mean()), np.ones(8), confidence=0.95)
     assert pairs_needed(exactly, limit=0.0, at_most=1000) is None
+
+
+def test_the_t_bound_alone_is_not_enough() -> None:
+    # two of 32 sign patterns reach this mean: p = .0625, although t puts it far above 0
+    logs = np.array([-0.001, 1.0, 1.05, 0.95, 1.0])
+    found = compare_ratios(np.exp(logs), np.ones(5), confidence=0.95)
+    assert found.low > 0
+    assert sign_flip_p(logs, limit=0.0, side="above") == 2 / 32
+    assert judge(found, limit=0.0, want="above") is Outcome.INCONCLUSIVE

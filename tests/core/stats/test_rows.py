@@ -21,7 +21,7 @@ def block() -> tuple[Any, ...]:
     p = rng.dirichlet(np.full(V, 0.3), n).astype(np.float32)
     q = rng.dirichlet(np.full(V, 0.3), n).astype(np.float32)
     q[3] = np.nan
-    p[2, 10:14] = p[2, 20]  # ties
+    p[2, 10:14] = p[2, 20] = 0.1  # ties
     p[2] /= p[2].sum()
     token = rng.integers(0, V, n)
     token[2] = 12
@@ -120,3 +120,27 @@ def test_chunks_of_rows_do_not_change_the_answer(
     )
     assert again.z == pytest.approx(rows.z, rel=1e-6)
     assert again.rank.tolist() == rows.rank.tolist()
+
+
+def test_rows_that_sum_to_nearly_one_are_rescaled() -> None:
+    rng = np.random.default_rng(6)
+    p, q = (rng.dirichlet(np.ones(40), 3).astype(np.float32) for _ in range(2))
+    token, k = np.array([1, 2, 3]), np.zeros(3, dtype=np.int64)
+
+    def reduced(scale: float) -> Any:
+        return reduce_rows(
+            token,
+            p * np.float32(scale),
+            q * np.float32(scale),
+            k,
+            k == 1,
+            repeat=recent(token, k, p),
+            id_weights=np.ones(40, dtype=np.float32),
+            bits=np.ones((40, 1), dtype=np.float32),
+        )
+
+    exact, rescaled = reduced(1.0), reduced(0.9992)
+    assert rescaled.p_x == pytest.approx(exact.p_x, rel=1e-5)
+    assert rescaled.z == pytest.approx(exact.z, rel=1e-5)
+    assert rescaled.rank_mass.sum(axis=1) == pytest.approx(np.ones(3), abs=1e-6)
+    assert rescaled.beta == pytest.approx(exact.beta, rel=1e-5)
