@@ -132,11 +132,8 @@ def steps(engine: Any) -> dict[str, float]:  # noqa: ANN401 - the engine under t
     out = {}
     for batch in (1, 4, SLOTS):
         for rows in (1, 2, GAMMA + 1):
-            packed = pack(
-                [Segment(s, 256, [5] * rows, rows) for s in range(batch)],
-                positions=CONTEXT,
-                device="cpu",
-            )
+            segments = [Segment(s, 256, [5] * rows, rows) for s in range(batch)]
+            packed = pack(segments, decoder.cache)
             with torch.inference_mode():
                 out[f"b{batch} q{rows}"] = least_ms(lambda packed=packed: decoder.forward(packed))
     return out

@@ -32,7 +32,7 @@ PROMPTS = tuple(
 def policy() -> Any:
     folder = Path(__file__).parents[2] / "policies"
     demo = Policy.from_dict(yaml.safe_load((folder / "demo.yaml").read_text()))
-    sampled = replace(demo.equivalence.sampled, min_tokens=400, max_tokens=2000)
+    sampled = replace(demo.equivalence.sampled, min_tokens=800, max_tokens=2000)
     tolerance = replace(demo.equivalence.tolerance, window=0.12, bonus=0.15)
     budget = replace(demo.serving, gammas=(4,), sweep_blocks=1, confirm_blocks=5, concurrency=(1,))
     return replace(
@@ -74,7 +74,7 @@ def run(gate: str, fault: Fault = None, delay: float = 0.0) -> Any:
         fault=fault,
         costs=replace(FAST, draft_round_s=delay),
         spend=clock.advance,
-        agreement=0.6,
+        agreement=0.3 if fault else 0.6,  # the less alike, the more a fault shows
         order=2,
     )
     return measure(claimed(gate), engine, Tracker(clock), lambda: False, clock, prompts=PROMPTS)

@@ -48,7 +48,9 @@ def test_a_worker_is_asked_for_exactly_that_run(tmp_path: Path) -> None:
 def test_the_same_attempt_starts_once_and_the_next_one_again() -> None:
     local = executor(SLEEP)
     first = local.submit("r", 1, {})
+    running = process(local, first)
     assert local.submit("r", 1, {}) == first
+    assert process(local, first) is running
     second = local.submit("r", 2, {})
     assert second != first
     assert len(local._jobs) == 2

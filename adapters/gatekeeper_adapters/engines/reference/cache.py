@@ -20,6 +20,7 @@ class SlotCache:
 
     Lengths live with the sequences, so admitting, retiring and rolling back copy nothing. The
     buffer starts as zeros: rows beyond a sequence's length are masked, and 0 × NaN would poison.
+    ``aligned`` asks ``packing`` for attention whose bits depend on positions alone.
     """
 
     def __init__(
@@ -32,10 +33,13 @@ class SlotCache:
         head_dim: int,
         dtype: torch.dtype,
         device: str,
+        aligned: bool = False,
     ) -> None:
         shape = (layers, 2, slots, positions, kv_heads, head_dim)
         self.positions = positions
         self.slots = slots
+        self.device = device
+        self.aligned = aligned
         if device == "cpu":
             # calloc: pages no sequence reaches are never touched
             size = torch.empty((), dtype=dtype).element_size()

@@ -182,8 +182,7 @@ class ReferenceEngine:
         watch.mark()
         batch = pack(
             [_segment(work, found) for work, found in zip(works, proposals, strict=True)],
-            positions=self._limits.max_context,
-            device=self._device,
+            self._decoder.cache,
         )
         watch.mark()
         logits = self._decoder.forward(batch)

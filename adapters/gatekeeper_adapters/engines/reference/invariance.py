@@ -66,6 +66,6 @@ def _cases(slots: int) -> Iterator[tuple[int, int]]:
 
 
 def _run(decoder: Decoder, segments: list[Segment]) -> Tensor:
-    batch = pack(segments, positions=decoder.cache.positions, device=decoder.device)
+    batch = pack(segments, decoder.cache)
     with torch.inference_mode():
         return decoder.forward(batch)

@@ -47,7 +47,11 @@ class Switches:
 
 @dataclass(frozen=True)
 class Options:
-    """How to run: ``invariant`` prefers row-invariant kernels to the fastest single-row one."""
+    """How to run.
+
+    ``invariant`` prefers kernels and attention blocks whose bits do not depend on what shares the
+    step to the fastest ones; the start-up test then says whether this processor keeps the promise.
+    """
 
     max_batch: int = 8
     max_context: int = 2048
@@ -131,7 +135,9 @@ def _load_target(
     weights = load_llama(folder, dtype=dtype, device=device, invariant=options.invariant)
     if weights is not None:
         limit = min(options.max_context, weights.config.max_positions)
-        decoder = LlamaDecoder(weights, slots=options.max_batch, positions=limit)
+        decoder = LlamaDecoder(
+            weights, slots=options.max_batch, positions=limit, aligned=options.invariant
+        )
         return decoder, DenseLlama(weights), limit
     # transformers takes seconds to import: only where the own forward does not reach
     from gatekeeper_adapters.engines.reference.fallback import (  # noqa: PLC0415
@@ -199,7 +205,9 @@ def _load_proposer(
             value=emits,
             remedy="give a draft-to-target token map (tensor d2t), or a draft of the same vocabulary",
         )
-    decoder = LlamaDecoder(weights, slots=options.max_batch, positions=limit)
+    decoder = LlamaDecoder(
+        weights, slots=options.max_batch, positions=limit, aligned=options.invariant
+    )
     return DraftLmProposer(
         decoder,
         vocab_size=target.vocab_size,

@@ -169,7 +169,9 @@ def load_llama(
 class LlamaDecoder:
     """Packed forward: tokens of many sequences in, logits of the wanted rows out."""
 
-    def __init__(self, weights: LlamaWeights, *, slots: int, positions: int) -> None:
+    def __init__(
+        self, weights: LlamaWeights, *, slots: int, positions: int, aligned: bool = False
+    ) -> None:
         c = weights.config
         self.weights = weights
         self.vocab_size = c.vocab_size
@@ -183,6 +185,7 @@ class LlamaDecoder:
             head_dim=c.head_dim,
             dtype=weights.embed.dtype,
             device=weights.device,
+            aligned=aligned,
         )
         self._cos, self._sin = rope_tables(
             c.head_dim, positions, c.theta, dtype=weights.embed.dtype, device=weights.device

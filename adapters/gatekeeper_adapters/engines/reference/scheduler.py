@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gatekeeper_adapters.engines.reference.packing import BLOCK
+
 if TYPE_CHECKING:
     from gatekeeper.core.decoding import DecodeRequest
 
@@ -102,7 +104,7 @@ class Scheduler:
         for sequence in self.active.values():
             missing = len(sequence.tokens) - sequence.cached
             if missing > 1 and missing > budget:
-                piece = budget - budget % 16
+                piece = budget - budget % BLOCK
                 budget = 0
                 if piece:
                     work.append(Work(sequence, sequence.cached + piece, None))

@@ -125,10 +125,7 @@ class DraftLmProposer:
         return (self._decoder.weight_bytes, self._decoder.cache.bytes)
 
     def _forward(self, segments: Sequence[Segment]) -> Tensor:
-        decoder = self._decoder
-        return decoder.forward(
-            pack(segments, positions=decoder.cache.positions, device=decoder.device)
-        )
+        return self._decoder.forward(pack(segments, self._decoder.cache))
 
     def _catch_up(self, sequence: Seq) -> Segment:
         start = self._cached[sequence.id]
