@@ -50,10 +50,14 @@ class Case:
 
 def prompts(engine: Any) -> list[tuple[int, ...]]:  # noqa: ANN401 - the engine under test
     """Repetitive tool calls, one per city: text that look-up can predict."""
-    call = CALL.format("Paris")
     head, tail = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-    wish = "Write this tool call for {}, several times, one per line: "
-    return [engine.tokenize(f"{head}{wish.format(city)}{call}{tail}{call}\n") for city in CITIES]
+    wish = "Write one get_weather tool call per line for each of these cities: "
+    texts = []
+    for i in range(len(CITIES)):
+        order = CITIES[i:] + CITIES[:i]
+        begun = "".join(f"{CALL.format(city)}\n" for city in order[:2])
+        texts.append(engine.tokenize(f"{head}{wish}{', '.join(order)}.{tail}{begun}"))
+    return texts
 
 
 def decode(engine: Any, texts: Sequence[tuple[int, ...]], tokens: int, gamma: int) -> list[Any]:  # noqa: ANN401

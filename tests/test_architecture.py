@@ -31,6 +31,8 @@ def test_an_import_loads_only_what_it_needs(statement: str, forbidden: set[str])
 
 
 def test_listing_engines_loads_no_model_library() -> None:
-    loaded = modules_after("from gatekeeper import plugins; plugins.load('gatekeeper.engines', 'reference')")
+    loaded = modules_after(
+        "from gatekeeper import plugins; plugins.load('gatekeeper.engines', 'reference')"
+    )
     assert "gatekeeper_adapters" in loaded
     assert "torch" not in loaded

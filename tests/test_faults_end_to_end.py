@@ -14,12 +14,13 @@ import yaml
 pytest.importorskip("torch")
 
 from engine_faults import FAULTS, sleepy
-from gatekeeper.config import data_dir
-from gatekeeper.worker.api import WorkerApi
-from gatekeeper.worker.loop import Worker, WorkerOptions
 from gatekeeper_adapters.engines.reference.loader import Options, Switches
 from gatekeeper_adapters.engines.reference.provider import ReferenceProvider
 from tiny_models import write_tiny_llama
+
+from gatekeeper.config import data_dir
+from gatekeeper.worker.api import WorkerApi
+from gatekeeper.worker.loop import Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -105,7 +105,9 @@ def plan(
     seed = budget.seed if seed is None else seed
     rng = np.random.default_rng(seed)
     settings = tuple(dict.fromkeys(s for s in sampling if not s.greedy)) or budget.sampled.settings
-    gammas = tuple(dict.fromkeys((gamma, *budget.sampled.gammas)))
+    # Every window that serving may choose is tested: exactness at 4 says nothing of a bug at 2.
+    swept = [g for g in policy.serving.gammas if g <= gamma]
+    gammas = tuple(dict.fromkeys((gamma, *budget.sampled.gammas, *swept)))
     order = rng.permutation(len(prompts))
     chosen = order[: budget.greedy.prompts]
     make = _Factory(budget, tuple(prompts), tuple(end_tokens), rng)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Cancelled", "Measured"]
 
 
-class Cancelled(Exception):  # noqa: N818 - a request that was honoured, not an error
+class Cancelled(Exception):
     """The run was cancelled by someone; raised to leave the measurement."""
 
 

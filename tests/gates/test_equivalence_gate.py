@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,17 @@ BUDGET = EquivalenceBudget(
 
 
 class Policy:
-    """The one field that the plan reads."""
+    """The two fields that the plan reads."""
 
-    def __init__(self, budget: EquivalenceBudget = BUDGET) -> None:
+    def __init__(self, budget: EquivalenceBudget = BUDGET, served: tuple[int, ...] = ()) -> None:
         self.equivalence = budget
+        self.serving = SimpleNamespace(gammas=served)
+
+
+def test_every_window_that_serving_may_choose_is_tested() -> None:
+    plan = equivalence.plan(Policy(served=(1, 2, 3, 99)), ARTIFACT, prompts=PROMPTS)
+    tested = {t.request.gamma for t in plan.trials if t.arm == equivalence.SAMPLED}
+    assert tested == {1, 2, 3, int(ARTIFACT["gamma"])}
 
 
 def make_plan(
@@ -384,6 +392,19 @@ def test_an_approximate_artifact_is_measured_not_called_exact(lm: MarkovLM) -> N
         "strict e-process": False,
         "tolerance": True,
     }
+
+
+def test_the_strict_part_alone_ends_a_faulty_run_and_demands_its_tokens_of_an_exact_one(
+    lm: MarkovLM,
+) -> None:
+    # So wide a tolerance passes at once and never fails.
+    wide = replace(BUDGET, tolerance=ToleranceBudget(window=0.9, bonus=0.9))
+    faulty = run(make_plan(wide), lm, fault="correction_from_q")
+    assert faulty.settled
+    assert faulty.tokens < 500
+    exact = run(make_plan(wide), lm)
+    assert exact.settled
+    assert 600 <= exact.tokens <= 600 + 64
 
 
 def test_silence_over_fewer_tokens_than_the_policy_demands_is_no_pass(exact: Any) -> None:

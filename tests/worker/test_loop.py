@@ -98,7 +98,7 @@ def problem(status: Any, **fields: Any) -> Any:
     return httpx.Response(status, json={"title": "Problem", "detail": "said so", **fields})
 
 
-class Slept(Exception):  # noqa: N818 - ends an endless loop
+class Slept(Exception):
     pass
 
 

@@ -40,6 +40,13 @@ def test_no_pairs_is_no_evidence() -> None:
     assert result.p_value is None
 
 
+def test_few_pairs_never_pass_even_with_a_clear_gain() -> None:
+    few = non_inferiority(0, 10, 20, margin=0.02, alpha=0.05)
+    assert few.interval is not None
+    assert few.interval[0] > -0.02
+    assert few.outcome is Outcome.INCONCLUSIVE
+
+
 def test_three_outcomes() -> None:
     assert non_inferiority(25, 28, 618, margin=0.02, alpha=0.05).outcome is Outcome.PASS
     assert non_inferiority(80, 20, 618, margin=0.02, alpha=0.05).outcome is Outcome.FAIL
