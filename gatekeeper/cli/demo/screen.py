@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Screen", "cell", "decision_table"]
 
+_LOG_WIDTH = 132
 _STYLE = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "red"}
 
 
@@ -26,6 +27,8 @@ class Screen:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(highlight=False, stderr=quiet)
+        if not self._console.is_terminal:
+            self._console = Console(highlight=False, stderr=quiet, width=_LOG_WIDTH)
         self._live: Live | None = None
         self._seen: dict[tuple[str, str], str] = {}
 
@@ -45,7 +48,7 @@ class Screen:
 
     def note(self, line: str) -> None:
         """Say what begins now."""
-        self._console.print(f"[dim]·[/dim] {line}")
+        self._console.print(f"[dim]·[/dim] {line}", soft_wrap=True)
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Redraw the table, or print the cells that changed."""
@@ -62,7 +65,9 @@ class Screen:
                 key = (row["route"].name, gate)
                 if self._seen.get(key) != phase:
                     self._seen[key] = phase
-                    self._console.print(f"{row['route'].name} {gate}: {phase} ({_overall(rows)})")
+                    self._console.print(
+                        f"{row['route'].name} {gate}: {phase} ({_overall(rows)})", soft_wrap=True
+                    )
 
     def finish(
         self, rows: Sequence[Mapping[str, Any]], policy: Mapping[str, Any], settings: Settings
@@ -72,7 +77,10 @@ class Screen:
         say()
         say(decision_table(rows))
         for row in rows:
-            say(f"  [bold]{row['route'].name}[/bold]: {row['decision']['explanation']}")
+            say(
+                f"  [bold]{row['route'].name}[/bold] ({row['route'].about}): "
+                f"{row['decision']['explanation']}"
+            )
         document = policy["document"]
         say()
         say(
@@ -96,8 +104,8 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     gates = list(rows[0]["runs"]) if rows else []
     for gate in gates:
         table.add_column(gate)
-    for name in ("action", "γ", "speed-up", "reason"):
-        table.add_column(name)
+    for name in ("action", "γ", "speed-up (interval)", "reason", "evidence"):
+        table.add_column(name, overflow="fold")
     for row in rows:
         decision = row["decision"]
         table.add_row(
@@ -108,6 +116,7 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             str(decision["gamma"] or "–"),
             _speedup(row["runs"].get("serving")),
             decision["reason"] if row["done"] else Text("waiting for its gates", style="dim"),
+            _evidence(row),
         )
     return table
 
@@ -137,7 +146,17 @@ def _speedup(run: Mapping[str, Any] | None) -> str:
         return "–"
     best = max(measured, key=lambda r: r["speedup"]["low"])
     s = best["speedup"]
-    return f"{s['value']:.2f}× ({s['low']:.2f}–{s['high']:.2f}) at {best['concurrency']}"
+    return f"{s['ratio']:.2f}× ({s['low']:.2f}–{s['high']:.2f}) at {best['concurrency']}"
+
+
+def _evidence(row: Mapping[str, Any]) -> str:
+    """Show how many verdicts the decision rests on, and until when they count."""
+    ended = [run for run in row["runs"].values() if run["outcome"]]
+    expiries = [run["result"]["expires_at"] for run in ended if run.get("result")]
+    if not expiries:
+        return "–"
+    until = datetime.fromisoformat(min(expiries)).astimezone()
+    return f"{len(ended)} of {len(row['runs'])}, until {until:%m-%d %H:%M}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
