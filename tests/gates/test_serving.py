@@ -334,8 +334,9 @@ def test_a_class_that_pays_for_the_others_speed_fails() -> None:
     slowed = confirm["first_s"] + 8 * (confirm["finish_s"] - confirm["first_s"])
     found["confirm"] = confirm.assign(finish_s=confirm["finish_s"].where(~hit, slowed))
     result = serving.evaluate(small(), found)
-    assert region(result, 1)["checks"]["fairness"] == "FAIL"
-    assert region(result, 1)["slowdown_spread"]["low"] > 2
+    assert region(result, 4)["checks"]["fairness"] == "FAIL"
+    assert region(result, 4)["slowdown_spread"]["low"] > 2
+    assert "fairness" not in region(result, 1)["checks"]  # alone, nobody can pay for another
 
 
 def test_different_gains_are_not_unfair_when_nobody_is_slowed() -> None:
@@ -345,8 +346,8 @@ def test_different_gains_are_not_unfair_when_nobody_is_slowed() -> None:
     faster = confirm["first_s"] + 0.3 * (confirm["finish_s"] - confirm["first_s"])
     found["confirm"] = confirm.assign(finish_s=confirm["finish_s"].where(~favoured, faster))
     result = serving.evaluate(small(), found)
-    assert region(result, 1)["slowdown_spread"]["ratio"] > 2
-    assert region(result, 1)["checks"]["fairness"] == "PASS"
+    assert region(result, 4)["slowdown_spread"]["ratio"] > 2
+    assert region(result, 4)["checks"]["fairness"] == "PASS"
 
 
 def test_throughput_lost_at_the_end_of_a_block_is_an_alarm() -> None:
