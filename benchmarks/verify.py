@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from gatekeeper.worker.run import ClaimedRun
 from gatekeeper.worker.runner import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("GATEKEEPER_TEST_CACHE") or ROOT / ".cache")
@@ -44,14 +45,21 @@ FILTERED = SamplingSettings(temperature=0.7, top_k=20, top_p=0.9)
 
 
 def equivalence_parts() -> dict[str, Callable[[], dict[str, Any]]]:
-    """50 prompts × 64 greedy tokens, then 20,000 sampled tokens at each of two settings."""
-    slices = ("tool_calls", "prose", "code")
+    """51 prompts × 64 greedy tokens, then 20,000 sampled tokens for each of two settings.
+
+    The cut draft has a dense q and is nearly always rejected, so every round draws from a
+    residual; look-up proposes point masses.
+    """
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        f"greedy-{name}": lambda name=name: _equivalence(name, PLAIN, prompts=17, sampled=200)  # type: ignore[misc]
-        for name in slices
+        f"greedy-{name}": partial(_equivalence, "ngram", name, PLAIN, prompts=17, sampled=200)
+        for name in ("tool_calls", "prose", "code")
     }
-    parts["sampled-T1"] = lambda: _equivalence("prose", PLAIN, prompts=2, sampled=20_000)
-    parts["sampled-T.7-p.9-k20"] = lambda: _equivalence("code", FILTERED, prompts=2, sampled=20_000)
+    parts["sampled-T1-cut"] = partial(
+        _equivalence, "cut", "prose", PLAIN, prompts=2, sampled=20_000
+    )
+    parts["sampled-T.7-p.9-k20-ngram"] = partial(
+        _equivalence, "ngram", "code", FILTERED, prompts=2, sampled=20_000
+    )
     return parts
 
 
@@ -64,17 +72,19 @@ STAGES = {"equivalence": equivalence_parts, "engine": engine_parts}
 
 
 def _equivalence(
-    slice_name: str, setting: SamplingSettings, *, prompts: int, sampled: int
+    name: str, slice_name: str, setting: SamplingSettings, *, prompts: int, sampled: int
 ) -> dict[str, Any]:
     document = yaml.safe_load((ROOT / "policies" / "production.yaml").read_text())
     document["equivalence"] |= {"max_batch": 8, "tokens_per_request": 64}
     document["equivalence"]["greedy"]["prompts"] = prompts
     document["equivalence"]["sampled"] |= {"min_tokens": sampled, "max_tokens": sampled}
+    # 20,000 tokens hold 9,400 for a window of .02; bonus tokens are a few in a hundred here.
+    document["equivalence"]["tolerance"] |= {"window": 0.02, "bonus": 0.1}
     policy = Policy.from_dict(document)
     provider = plugins.load("gatekeeper.engines", "reference")
     setup = load_setup()
-    setup = {**setup, "artifacts": {"ngram": setup["artifacts"]["ngram"]}}
-    artifact = documents(setup, provider, provider, CACHE, note=_say)["ngram"]
+    setup = {**setup, "artifacts": {name: setup["artifacts"][name]}}
+    artifact = documents(setup, provider, provider, CACHE, note=_say)[name]
     run = ClaimedRun(
         id="verify",
         gate="equivalence",
@@ -169,8 +179,18 @@ def main() -> int:
         + "\n"
     )
     print(f"written: {evidence.relative_to(ROOT)}")
-    outcomes = [f["result"]["outcome"] for f in figures.values() if "result" in f]
-    return 0 if all(o == Outcome.PASS for o in outcomes) else 1
+    failed = [name for name, f in figures.items() if not _holds(f)]
+    for name in failed:
+        print(f"does not hold: {name}")
+    return 1 if failed else 0
+
+
+def _holds(figures: Mapping[str, Any]) -> bool:
+    """Whether the gate's exact parts, greedy identity and the strict e-process, both passed."""
+    if "result" not in figures:
+        return True
+    parts = {p["name"]: p["outcome"] for p in figures["result"]["parts"]}
+    return {parts["greedy identity"], parts["strict e-process"]} == {Outcome.PASS}
 
 
 if __name__ == "__main__":
