@@ -28,8 +28,8 @@ stage "ruff" "$bin/ruff" check -q .
 stage "format" "$bin/ruff" format -q --check .
 stage "types" "$bin/mypy"
 stage "import contracts" "$bin/lint-imports"
-stage "tests" "$bin/pytest" -q -n 2 --dist loadfile -m "not model and not postgres and not package and not calibration"
-stage "calibration" "$bin/pytest" -q -n 2 -m calibration
+stage "tests" "$bin/pytest" -q -n 2 --dist worksteal -m "not model and not postgres and not package and not calibration"
+stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 stage "PostgreSQL" "$bin/pytest" -q -m postgres
 stage "real model" "$bin/pytest" -q -m model
 stage "package" "$bin/pytest" -q -m package

@@ -61,7 +61,7 @@ def _run(home: Path | None, url: str | None, *, as_json: bool, verifying: bool) 
         print_document({"claims": rows})
     elif verifying:
         for row in wrong:
-            click.echo(f"{row['id']}: {row['reason']}")
+            click.echo(row["reason"])
         click.echo(f"{len(rows) - len(wrong)} of {len(rows)} figures agree with their evidence")
     else:
         columns = {n: n for n in ("id", "equation", "value", "recomputed", "unit", "status")}

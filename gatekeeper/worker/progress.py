@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Progress", "Tracker"]
+__all__ = ["ANNOUNCE_S", "Progress", "Tracker"]
+
+ANNOUNCE_S = 15.0
+"""A long phase says where it stands at least this often, when it reports at all."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Tracker:
         self._phase = ""
         self._began = 0.0
         self._begun_done = 0
+        self._announced = 0.0
 
     @property
     def latest(self) -> Progress | None:
@@ -54,7 +58,7 @@ class Tracker:
             return self._latest
 
     def report(self, phase: str, done: int, total: int, note: str = "") -> None:
-        """Record progress; a new phase, and the end of one, are announced."""
+        """Record progress; announced are the ends of a phase and, between, one in a while."""
         now = self._clock()
         fresh = phase != self._phase
         if fresh:
@@ -64,5 +68,6 @@ class Tracker:
         progress = Progress(phase, done, total, left, note)
         with self._lock:
             self._latest = progress
-        if fresh or done >= total:
+        if fresh or done >= total or now - self._announced >= ANNOUNCE_S:
+            self._announced = now
             self._announce(progress)

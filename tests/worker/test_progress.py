@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gatekeeper.testing import VirtualClock
-from gatekeeper.worker.progress import Tracker
+from gatekeeper.worker.progress import ANNOUNCE_S, Tracker
 
 
 def test_time_left_follows_the_measured_rate_of_the_phase() -> None:
@@ -23,10 +23,20 @@ def test_time_left_follows_the_measured_rate_of_the_phase() -> None:
     assert "6/10, about 12 s left" in str(tracker.latest)
 
 
-def test_only_the_ends_of_a_phase_are_announced() -> None:
+def test_a_short_phase_announces_its_ends() -> None:
     lines = []
     tracker = Tracker(VirtualClock(), lambda p: lines.append((p.phase, p.done)))
     for phase in ("a", "b"):
         for done in range(4):
             tracker.report(phase, done, 3)
     assert lines == [("a", 0), ("a", 3), ("b", 0), ("b", 3)]
+
+
+def test_a_long_phase_says_where_it_stands_now_and_then() -> None:
+    clock, lines = VirtualClock(), []
+    tracker = Tracker(clock, lambda p: lines.append((p.done, p.seconds_left)))
+    for done in range(1, 100):
+        tracker.report("sampled", done, 1000)
+        clock.advance(1)
+    assert 5 <= len(lines) <= 100 / ANNOUNCE_S + 2
+    assert lines[-1][1] == pytest.approx(1000 - lines[-1][0])
