@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,7 +143,7 @@ def _default_home(env: Mapping[str, str]) -> Path:
 def _port(text: str | None) -> int:
     if text is None or text == "":
         return PORT
-    if not text.isdigit() or not 0 <= int(text) < 2**16:
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) >= 2**16:
         raise InputError(
             "is not a port", field="GATEKEEPER_PORT", value=text, remedy="use 0 to 65535"
         )

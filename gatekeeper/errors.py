@@ -61,13 +61,17 @@ class GatekeeperError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        """One line: ``field=value: message; remedy``, leaving out what is not known."""
+        """One line: ``field=value: message; remedy``, leaving out what is not known.
+
+        Values come from outside: what a terminal would obey is written as an escape.
+        """
         where = ""
         if self.field is not None:
             shown = "" if self.value is None else f"={_short(self.value)}"
             where = f"{self.field}{shown}: "
         cure = f"; {self.remedy}" if self.remedy else ""
-        return " ".join(f"{where}{self.message}{cure}".split())
+        line = " ".join(f"{where}{self.message}{cure}".split())
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 class InputError(GatekeeperError):

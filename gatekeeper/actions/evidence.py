@@ -224,7 +224,15 @@ class EvidenceFolder:
                     value=sha256,
                     remedy="restore it from a backup, or run the gate again",
                 )
-        return pd.read_parquet(self.folder / records[0].path)
+        try:
+            return pd.read_parquet(self.folder / records[0].path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise EvidenceError(
+                f"the file {records[0].path} cannot be read ({error})",
+                field=table,
+                value=sha256,
+                remedy="run the gate again",
+            ) from error
 
 
 def file_sha256(path: Path) -> str:

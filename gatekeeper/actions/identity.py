@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "MAX_TTL_S",
     "ROLES",
     "SYSTEM",
     "Actor",
@@ -36,6 +37,9 @@ ROLES: Mapping[str, frozenset[str]] = {
     "admin": frozenset({"admin", "operator", "worker", "ingester", "reader"}),
 }
 """Role to what it may do. An ingester only sends: exporters' tokens lie in many config files."""
+
+MAX_TTL_S = 1e9
+"""Longest lifetime of a token that has one: later times are no dates."""
 
 _TOKEN_BYTES = 32
 _PREFIX = "gk_"
@@ -85,17 +89,22 @@ def create_token(
     """Create a token; the second part is the secret, which is shown this once.
 
     Raises:
-        InputError: no such role, no name, or a lifetime that is not positive.
+        InputError: no such role, no name, or a lifetime out of range.
     """
     if role not in ROLES:
         raise InputError(
             "is not a role", field="role", value=role, remedy=f"use one of {', '.join(ROLES)}"
         )
-    if not name.strip():
-        raise InputError("is empty", field="name", remedy="say who will use the token")
-    if ttl_s is not None and not ttl_s > 0:
+    if not name.strip() or not name.isprintable():
         raise InputError(
-            "is not positive", field="ttl_s", value=ttl_s, remedy="use seconds above 0"
+            "is not a name", field="name", value=name, remedy="say in print who will use the token"
+        )
+    if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:
+        raise InputError(
+            "is out of range",
+            field="ttl_s",
+            value=ttl_s,
+            remedy=f"use seconds above 0 and up to {MAX_TTL_S:g}, or none",
         )
     secret = _PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with db.write() as session:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.core.claims import essay_claims
+from gatekeeper.core.documents import from_yaml
 from gatekeeper.core.policies import Policy
 from gatekeeper.errors import InputError
 from gatekeeper.store import access, catalog, decisions, results
@@ -57,30 +56,25 @@ def read_documents(folder: Path) -> list[dict[str, Any]]:
     """Read every ``*.yaml`` of a folder (or the one file), by name.
 
     Raises:
-        InputError: nothing is there, a file is not YAML, or it is not a mapping.
+        InputError: nothing is there, a file is unreadable, not YAML, or not a mapping.
     """
-    paths = [folder] if folder.is_file() else sorted(folder.glob("*.yaml"))
-    if not paths:
-        raise InputError(
-            "holds no policy",
-            field="path",
-            value=str(folder),
-            remedy="name a .yaml file or a folder",
-        )
-    documents = []
-    for path in paths:
-        try:
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+    try:
+        paths = [folder] if folder.is_file() else sorted(folder.glob("*.yaml"))
+        if not paths:
             raise InputError(
-                f"is not YAML ({error})", field="file", value=str(path), remedy="correct it"
-            ) from error
-        if not isinstance(document, dict):
-            raise InputError(
-                "is not a mapping", field="file", value=str(path), remedy="use key: value"
+                "holds no policy",
+                field="path",
+                value=str(folder),
+                remedy="name a .yaml file or a folder",
             )
-        documents.append(document)
-    return documents
+        return [from_yaml(path.read_bytes(), file=str(path)) for path in paths]
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})",
+            field="path",
+            value=str(error.filename or folder),
+            remedy="name a readable .yaml file or a folder",
+        ) from error
 
 
 def begin_epoch(db: Database) -> Version:

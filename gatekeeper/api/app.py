@@ -8,11 +8,16 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatekeeper.api import admin, catalog, decisions, health, ofrep, problems, runs
 from gatekeeper.api.services import Services
 
 __all__ = ["create_app"]
+
+MAX_JSON_BYTES = 16 * 1024**2
+"""Largest body that is read into memory."""
 
 ROUTERS = (catalog.router, runs.router, decisions.router, admin.router)
 
@@ -39,12 +44,35 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     problems.install(app)
+    app.add_middleware(_BodyLimit)
     app.middleware("http")(_measure)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES)
     app.include_router(ofrep.router)  # its errors have the protocol's own form
     app.include_router(health.router, responses={503: problems.RESPONSES[503]})
     return app
+
+
+class _BodyLimit:
+    """Refuses JSON bodies beyond all use before they fill the memory; evidence streams to disk."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MAX_JSON_BYTES:
+                # FastAPI turns any other exception here into "error parsing the body".
+                raise HTTPException(413, f"the body is larger than {MAX_JSON_BYTES} bytes")
+            return message
+
+        upload = scope["type"] != "http" or "/evidence/" in scope["path"]
+        await self.app(scope, receive if upload else counted, send)
 
 
 async def _measure(

@@ -2,7 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from gatekeeper.actions.identity import MAX_TTL_S
+from gatekeeper.core.documents import check_json
 
 __all__ = [
     "AliasBody",
@@ -22,7 +25,14 @@ Name = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
 Text = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
-Document = dict[str, JsonValue]
+
+
+def _storable(document: dict[str, Any]) -> dict[str, Any]:
+    check_json(document)  # no NaN, no lone surrogate
+    return document
+
+
+Document = Annotated[dict[str, JsonValue], AfterValidator(_storable)]
 
 
 class Body(BaseModel):
@@ -110,7 +120,7 @@ class FinishBody(Body):
     result: Document
     evidence: dict[str, str]
     info: Document | None = None
-    acceptance: list[dict[str, Any]] = []
+    acceptance: list[Document] = []
 
 
 class FailBody(Body):
@@ -148,4 +158,4 @@ class TokenBody(Body):
 
     name: Name
     role: Literal["reader", "ingester", "worker", "operator", "admin"]
-    ttl_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None = None

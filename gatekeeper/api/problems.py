@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from gatekeeper.core.documents import check_json
 from gatekeeper.errors import GatekeeperError, Unauthorized
 
 if TYPE_CHECKING:
@@ -66,19 +68,24 @@ def problem(
         "type": "about:blank",
         "title": title,
         "status": status,
-        "detail": detail,
-        "field": field,
+        "detail": _utf8(detail),
+        "field": _utf8(field) if field is not None else None,
         "value": _shown(value),
         "remedy": remedy,
     }
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
+def _utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _shown(value: object) -> object:
     """Return the value if it is short JSON, else a cut of its text."""
     try:
         text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+        check_json(value)
+    except (TypeError, ValueError, RecursionError):
         text = repr(value)
         return text[:_MAX_VALUE]
     return value if len(text) <= _MAX_VALUE else text[:_MAX_VALUE]
@@ -129,7 +136,9 @@ async def _on_http_error(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
-    _log.error("defect", path=request.url.path, error=repr(error), exc_info=error)
+    # As text: a renderer of its own would print local variables, and with them secrets.
+    trace = "".join(traceback.format_exception(error))
+    _log.error("defect", path=request.url.path, error=repr(error), exception=trace)
     return problem(
         500,
         "Internal error",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import NoReturn
 
@@ -97,10 +98,26 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit; errors raised on purpose become one line on stderr."""
+    """Run the command line and exit; every error of the user's is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names come from foreign files; a terminal that cannot show one must not end us.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        cli.main(args=arguments, prog_name="gatekeeper")
+        status = cli.main(args=arguments, prog_name="gatekeeper", standalone_mode=False)
     except GatekeeperError as error:
         click.echo(f"gatekeeper: error: {error}", err=True)
         sys.exit(error.exit_code)
-    sys.exit(0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        remedy = f"; see {context.command_path} --help" if context is not None else ""
+        line = " ".join(f"{error.format_message().rstrip('.')}{remedy}".split())
+        click.echo(f"gatekeeper: error: {line}", err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("gatekeeper: interrupted", err=True)
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -33,13 +33,13 @@ def register(file: Path, alias: str | None, *, as_json: bool) -> None:
     Where target or proposer name a source and no files, the engine installed here fetches them
     and takes the digests; the server never opens a model.
     """
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     document = _with_digests(read_document(file))
     with client() as http:
         stored = http.post("/v1/artifacts", json=document).json()
         if alias is not None:
-            http.put(f"/v1/artifacts/aliases/{alias}", json={"digest": stored["digest"]})
+            http.put(f"/v1/artifacts/aliases/{segment(alias)}", json={"digest": stored["digest"]})
     if as_json:
         print_document(stored)
     else:
@@ -111,10 +111,10 @@ def list_(*, as_json: bool) -> None:
 def show(reference: str, *, as_json: bool) -> None:
     """Print the artifact REFERENCE (digest or alias)."""
     del as_json  # an artifact is a document either way
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        print_document(http.get(f"/v1/artifacts/{reference}").json())
+        print_document(http.get(f"/v1/artifacts/{segment(reference)}").json())
 
 
 @artifact.command()
@@ -125,12 +125,12 @@ def verify(reference: str, *, as_json: bool) -> None:
 
     Exit status 1 when something is not what the artifact says.
     """
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
     from gatekeeper.core.artifacts import check_digest
     from gatekeeper.errors import EvidenceError
 
     with client() as http:
-        record = http.get(f"/v1/artifacts/{reference}").json()
+        record = http.get(f"/v1/artifacts/{segment(reference)}").json()
     document = record["document"]
     check_digest(document, record["digest"])
     checked = []
@@ -160,11 +160,11 @@ def verify(reference: str, *, as_json: bool) -> None:
 @as_json_option
 def alias(alias: str, reference: str, *, as_json: bool) -> None:
     """Point ALIAS at the artifact REFERENCE (digest or another alias)."""
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        digest = http.get(f"/v1/artifacts/{reference}").json()["digest"]
-        moved = http.put(f"/v1/artifacts/aliases/{alias}", json={"digest": digest}).json()
+        digest = http.get(f"/v1/artifacts/{segment(reference)}").json()["digest"]
+        moved = http.put(f"/v1/artifacts/aliases/{segment(alias)}", json={"digest": digest}).json()
     if as_json:
         print_document(moved)
     else:

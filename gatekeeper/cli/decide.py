@@ -19,10 +19,10 @@ def decide(route: str, *, as_json: bool) -> None:
 
     Exit status 0 for enable, 1 for bypass.
     """
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        lease = http.get(f"/v1/routes/{route}/decision").json()
+        lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
     if as_json:
         print_document(lease)
     else:

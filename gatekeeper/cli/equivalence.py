@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,18 +53,37 @@ def check(
 
 def _load(path: Path) -> dict[str, Any]:
     import zipfile
+    import zlib
 
     import numpy as np
 
     remedy = "write it with numpy.savez, plain arrays only"
-    if not path.is_file():
-        raise InputError("no such file", field="evidence", value=str(path), remedy="check the path")
-    if not zipfile.is_zipfile(path):
-        raise InputError("is not an .npz file", field="evidence", value=str(path), remedy=remedy)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise InputError(
+                    "is not an .npz file", field="evidence", value=str(path), remedy=remedy
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                size = sum(member.file_size for member in archive.zip.infolist())
+                if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+                    raise InputError(
+                        f"unpacks to {size} bytes, more than this machine's memory",
+                        field="evidence",
+                        value=str(path),
+                        remedy="record fewer tokens in one file",
+                    )
+                return {name: archive[name] for name in archive.files}
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        MemoryError,
+        RuntimeError,  # encrypted, or (NotImplementedError) packed by an unknown method
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise InputError(
             f"cannot be read: {error}", field="evidence", value=str(path), remedy=remedy
         ) from error

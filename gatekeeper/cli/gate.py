@@ -142,10 +142,10 @@ def list_(route: str | None, state: str | None, *, as_json: bool) -> None:
 @as_json_option
 def show(run_id: str, *, as_json: bool) -> None:
     """Print the run ID with its result."""
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        view = http.get(f"/v1/gate-runs/{run_id}").json()
+        view = http.get(f"/v1/gate-runs/{segment(run_id)}").json()
     if as_json:
         print_document(view)
     else:
@@ -157,10 +157,10 @@ def show(run_id: str, *, as_json: bool) -> None:
 @as_json_option
 def cancel(run_id: str, *, as_json: bool) -> None:
     """Cancel the run ID, or ask its worker to stop."""
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        view = http.post(f"/v1/gate-runs/{run_id}/cancel").json()
+        view = http.post(f"/v1/gate-runs/{segment(run_id)}/cancel").json()
     if as_json:
         print_document(view)
     else:

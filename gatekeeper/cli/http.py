@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import httpx
 
 from gatekeeper.config import Settings
-from gatekeeper.errors import GatekeeperError, InputError, Unauthorized, Unavailable
+from gatekeeper.errors import GatekeeperError, InputError, NotFound, Unauthorized, Unavailable
 
-__all__ = ["client", "pages"]
+__all__ = ["client", "pages", "segment"]
 
 _SERVER_ERROR = 500
 
@@ -35,7 +36,8 @@ def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> http
     Every answer that is not a success raises the error of its problem.
 
     Raises:
-        Unauthorized: no token is set.
+        Unauthorized: no token is set, or what is set is none.
+        InputError: ``GATEKEEPER_URL`` is not a URL.
     """
     settings = settings or Settings.load()
     if settings.token is None:
@@ -44,13 +46,43 @@ def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> http
             field="GATEKEEPER_TOKEN",
             remedy="create one with gatekeeper token create on the server's machine",
         )
-    return httpx.Client(
-        base_url=settings.server_url,
-        headers={"Authorization": f"Bearer {settings.token}"},
-        timeout=timeout_s,
-        transport=_Transport(),
-        event_hooks={"response": [_check]},
-    )
+    if not settings.token.isascii() or not settings.token.isprintable():
+        raise Unauthorized(
+            "holds what no token holds",
+            field="GATEKEEPER_TOKEN",
+            remedy="set it to the one line that gatekeeper token create printed",
+        )
+    try:
+        return httpx.Client(
+            base_url=settings.server_url,
+            headers={"Authorization": f"Bearer {settings.token}"},
+            timeout=timeout_s,
+            transport=_Transport(),
+            event_hooks={"response": [_check]},
+        )
+    except httpx.InvalidURL as error:
+        raise InputError(
+            f"is not a URL ({error})",
+            field="url",
+            value=settings.server_url,
+            remedy="set GATEKEEPER_URL to the server's, such as http://127.0.0.1:8321",
+        ) from error
+
+
+def segment(name: str) -> str:
+    """Return a name or id as one segment of a path.
+
+    Raises:
+        NotFound: nothing on a server can have this name.
+    """
+    if name in {"", ".", ".."} or "/" in name or not name.isprintable():
+        raise NotFound(
+            "cannot be a name or id",
+            field="name",
+            value=name,
+            remedy="use letters, digits, '.', '_' and '-'",
+        )
+    return quote(name, safe="")
 
 
 def pages(http: httpx.Client, path: str, **params: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - query values

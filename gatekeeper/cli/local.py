@@ -19,9 +19,9 @@ __all__ = ["local_database", "missing_file"]
 
 def missing_file(settings: Settings) -> bool:
     """Whether the settings name a SQLite file that is not there."""
-    from sqlalchemy import make_url
+    from gatekeeper.store.database import parse_url
 
-    url = make_url(settings.database_url)
+    url = parse_url(settings.database_url)
     if url.get_backend_name() != "sqlite" or not url.database:
         return False
     from pathlib import Path

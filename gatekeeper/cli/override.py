@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document
+from gatekeeper.cli.show import Seconds, as_json_option, print_document
 
 __all__ = ["override"]
 
@@ -18,7 +18,9 @@ def override() -> None:
 @click.argument("route")
 @click.argument("action", type=click.Choice(["enable", "bypass"]))
 @click.option("--reason", required=True, help="Why; it is audited and shown.")
-@click.option("--ttl", "ttl_s", type=float, default=3600.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--ttl", "ttl_s", type=Seconds(min=0), default=3600.0, show_default=True, metavar="SECONDS"
+)
 @click.option("--gamma", type=click.IntRange(1), help="Window to enable with.")
 @as_json_option
 def set_(
@@ -41,10 +43,10 @@ def set_(
 @as_json_option
 def clear(route: str, *, as_json: bool) -> None:
     """End the overrides of ROUTE; the gates decide again."""
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        cleared = http.delete(f"/v1/overrides/{route}").json()
+        cleared = http.delete(f"/v1/overrides/{segment(route)}").json()
     if as_json:
         print_document(cleared)
     else:

@@ -22,12 +22,14 @@ def policy() -> None:
 def apply(path: Path, *, as_json: bool) -> None:
     """Apply the policy in PATH, or every ``*.yaml`` of that folder; all are checked first."""
     from gatekeeper.actions.start import read_documents
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
     from gatekeeper.core.policies import Policy
 
     documents = [(Policy.from_dict(d).name, d) for d in read_documents(path)]
     with client() as http:
-        applied = [http.put(f"/v1/policies/{name}", json=d).json() for name, d in documents]
+        applied = [
+            http.put(f"/v1/policies/{segment(name)}", json=d).json() for name, d in documents
+        ]
     if as_json:
         print_document({"items": applied})
     else:
@@ -58,7 +60,7 @@ def list_(*, as_json: bool) -> None:
 def show(name: str, *, as_json: bool) -> None:
     """Print the policy NAME (or a version by its digest)."""
     del as_json  # a policy is a document either way
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        print_document(http.get(f"/v1/policies/{name}").json())
+        print_document(http.get(f"/v1/policies/{segment(name)}").json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -28,10 +29,13 @@ T = TypeVar("T")
 
 _MANY_FILES = 20
 _MANY_TASKS = 8
+_LONGEST = 20
 
 
 def _ratio(_ctx: click.Context, _param: click.Parameter, value: str) -> Fraction:
     """Read the speed-up as the exact decimal that was typed."""
+    if len(value) > _LONGEST or re.search(r"e[+-]?\d{2}", value, re.IGNORECASE):
+        raise click.BadParameter("is out of range; use a number such as 2 or 1.5")
     try:
         return 1 / factor(value)
     except GatekeeperError as error:

@@ -39,7 +39,7 @@ def set_(
     as_json: bool,
 ) -> None:
     """Create or replace the route NAME."""
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     body = {} if file is None else read_document(file)
     given = {"slice": slice_name, "artifact": artifact, "policy": policy}
@@ -48,7 +48,7 @@ def set_(
         if key not in body:
             raise InputError("is missing", field=key, remedy=f"give --{key} or put it in --file")
     with client() as http:
-        stored = http.put(f"/v1/routes/{name}", json=body).json()
+        stored = http.put(f"/v1/routes/{segment(name)}", json=body).json()
     if as_json:
         print_document(stored)
     else:
@@ -82,10 +82,10 @@ def list_(*, as_json: bool) -> None:
 def show(name: str, *, as_json: bool) -> None:
     """Print the route NAME."""
     del as_json  # a route is a document either way
-    from gatekeeper.cli.http import client
+    from gatekeeper.cli.http import client, segment
 
     with client() as http:
-        print_document(http.get(f"/v1/routes/{name}").json())
+        print_document(http.get(f"/v1/routes/{segment(name)}").json())
 
 
 @route.command()

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import yaml
 
+from gatekeeper.core.documents import from_yaml
 from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["as_json_option", "home_option", "print_document", "print_table", "read_document"]
+__all__ = [
+    "Seconds",
+    "as_json_option",
+    "home_option",
+    "print_document",
+    "print_table",
+    "read_document",
+]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _WIDE = 100
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds, at least ``min``."""
+
+    name = "seconds"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Convert as a range does, and refuse what is no duration."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return seconds
 
 
 def as_json_option(command: _F) -> _F:
@@ -72,7 +98,7 @@ def read_document(path: Path) -> dict[str, Any]:
         InputError: the file is missing, unreadable or not a mapping.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(
             (error.strerror or str(error)).lower(),
@@ -80,10 +106,4 @@ def read_document(path: Path) -> dict[str, Any]:
             value=str(path),
             remedy="name a readable file",
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"is not YAML or JSON ({error})", field="file", value=str(path), remedy="correct it"
-        ) from error
-    if not isinstance(document, dict):
-        raise InputError("is not a mapping", field="file", value=str(path), remedy="use key: value")
-    return document
+    return from_yaml(data, file=str(path))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gatekeeper.cli.show import Seconds
 from gatekeeper.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ _TIMEOUT_S = 300.0  # finishing recomputes every claim on the server
 @click.option("--url", help="Server; GATEKEEPER_URL otherwise.")
 @click.option("--home", type=click.Path(path_type=Path), help="Folder of the model cache.")
 @click.option("--name", help="Name shown as the run's owner; host and process otherwise.")
-@click.option("--poll", "poll_s", type=click.FloatRange(min=0.05), default=2.0, show_default=True)
-@click.option("--idle-exit", "idle_exit_s", type=click.FloatRange(min=0), metavar="SECONDS")
-@click.option("--lease", "lease_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
+@click.option("--poll", "poll_s", type=Seconds(min=0.05), default=2.0, show_default=True)
+@click.option("--idle-exit", "idle_exit_s", type=Seconds(min=0), metavar="SECONDS")
+@click.option("--lease", "lease_s", type=Seconds(min=1), default=60.0, show_default=True)
 @click.option("--until-stdin-closes", is_flag=True, help="Leave when whoever started us is gone.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def worker(

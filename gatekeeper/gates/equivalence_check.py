@@ -52,6 +52,14 @@ def check(
     _parameters(alpha, window, bonus, delta)
     evidence = from_arrays(arrays)
     vocabulary = evidence[0].p.shape[1]
+    for token in end_tokens:
+        if not 0 <= token < vocabulary:
+            raise InputError(
+                "is outside the vocabulary",
+                field="end_token",
+                value=token,
+                remedy=f"use ids from 0 to {vocabulary - 1}",
+            )
     bank = Bank(vocabulary, seed=seed, delta=delta, end_tokens=end_tokens)
     trace = TraceLaw()
     at_bonus, factors, contrasts = [], [], []

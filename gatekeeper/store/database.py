@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Double, Engine, create_engine, event, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
+    DatabaseError,
     DataError,
     DBAPIError,
     IntegrityError,
     InterfaceError,
-    InternalError,
-    OperationalError,
+    NotSupportedError,
+    ProgrammingError,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
     from sqlalchemy.sql.compiler import SQLCompiler
 
-__all__ = ["Database", "Session", "clock", "now", "open_database"]
+__all__ = ["Database", "Session", "clock", "now", "open_database", "parse_url"]
 
 Session = Connection
 """What every store function takes first: a connection inside a transaction."""
@@ -118,7 +119,9 @@ class Database:
                 field="text",
                 remedy="leave out NUL characters and lone surrogates",
             ) from error
-        except (OperationalError, InterfaceError, InternalError) as error:
+        except (ProgrammingError, NotSupportedError):
+            raise  # our own defect, though a kind of DatabaseError
+        except (DatabaseError, InterfaceError) as error:
             raise Unavailable(
                 f"does not answer ({error.orig})",
                 field="database",
@@ -142,7 +145,7 @@ def open_database(url: str) -> Database:
     Raises:
         InputError: the URL is not one of these.
     """
-    parsed = _parse(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(
             parsed,
@@ -164,11 +167,16 @@ def open_database(url: str) -> Database:
     return Database(engine)
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """Return the parsed URL of a database that gatekeeper can use.
+
+    Raises:
+        InputError: it is not one.
+    """
     remedy = "use sqlite:///path/to/file or postgresql://user@host/name"
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise InputError("is not a database URL", field="database_url", remedy=remedy) from error
     backend = parsed.get_backend_name()
     if backend == "postgresql":

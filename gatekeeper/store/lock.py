@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gatekeeper.errors import Conflict
+from gatekeeper.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,22 @@ def sole_server(db: Database) -> Iterator[None]:
 
     Raises:
         Conflict: another process serves this file.
+        Unavailable: the lock file cannot be opened.
     """
     if not db.sqlite:
         yield
         return
     path = Path(f"{db.engine.url.database}.lock")
-    with path.open("a+", encoding="ascii") as handle:
+    try:
+        handle = path.open("a+", encoding="ascii")
+    except OSError as error:
+        raise Unavailable(
+            f"cannot be opened ({error.strerror})",
+            field="lock",
+            value=str(path),
+            remedy="make it writable, or remove it while no server runs",
+        ) from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

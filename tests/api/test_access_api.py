@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from starlette.testclient import TestClient
 
-from gatekeeper.actions.identity import ROLES
+from gatekeeper.actions import catalog
+from gatekeeper.actions.identity import ROLES, SYSTEM, create_token
 from gatekeeper.config import data_dir
+from gatekeeper.errors import InputError
 from gatekeeper.store.migrate import head
 
 Api = Any  # the fixture's class lives in conftest
@@ -111,3 +114,44 @@ def test_unknown_paths_and_methods_are_problems_too(api: Api) -> None:
     for answer in (api.anonymous.get("/v1/nowhere"), api.anonymous.patch("/v1/routes")):
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["status"] == answer.status_code
+
+
+def test_text_that_is_no_utf8_and_nan_are_refused_by_name(api: Api) -> None:
+    for body in (b'{"\\ud800": 1}', b'{"a": "\\ud800"}', b'{"a": NaN}'):
+        headers = {"Content-Type": "application/json"}
+        answer = api.admin.post("/v1/artifacts", content=body, headers=headers)
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_bodies_too_large_for_memory_are_refused_before_they_are_read(api: Api) -> None:
+    chunks = (b" " * 2**20 for _ in range(20))
+    headers = {"Content-Type": "application/json"}
+    answer = api.anonymous.post("/v1/artifacts", content=chunks, headers=headers)
+    assert answer.status_code == 413
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "larger than" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("ttl_s", [float("inf"), float("nan"), 1e300, 0])
+def test_no_token_outlives_the_calendar(api: Api, ttl_s: float) -> None:
+    with pytest.raises(InputError, match="ttl_s"):
+        create_token(api.services.db, SYSTEM, name="x", role="reader", ttl_s=ttl_s)
+    with pytest.raises(InputError, match="name"):
+        create_token(api.services.db, SYSTEM, name="a\x1b[2J", role="reader", ttl_s=None)
+
+
+def test_a_defect_is_logged_without_local_variables(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        held = "gk_never_in_a_log"
+        raise LookupError(len(held))
+
+    monkeypatch.setattr(catalog, "list_routes", broken)
+    client = TestClient(api.admin.app, raise_server_exceptions=False, headers=api.admin.headers)
+    answer = client.get("/v1/routes")
+    logged = capsys.readouterr()
+    assert answer.status_code == 500
+    assert "LookupError" in logged.out + logged.err
+    assert "gk_never" not in logged.out + logged.err

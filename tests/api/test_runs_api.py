@@ -130,6 +130,16 @@ def test_evidence_announced_but_not_uploaded_is_refused(routed: Api) -> None:
     problem(answer, 422, "evidence.rounds")
 
 
+def test_a_table_with_broken_pages_supports_no_figure(routed: Api) -> None:
+    routed.submit()
+    run = routed.claim().json()["run"]
+    data = bytearray(routed.parquet(ROUNDS))
+    data[4:60] = b"\xff" * 56  # the footer, all that an upload reads, stays whole
+    sha256 = routed.upload(run, "rounds", bytes(data)).json()["sha256"]
+    answer = routed.finish(run, result(), {"rounds": sha256})
+    assert "cannot be read" in problem(answer, 422, f"run/{run['id']}/acceptance")["detail"]
+
+
 def test_a_broken_upload_leaves_nothing(routed: Api) -> None:
     routed.submit()
     run = routed.claim().json()["run"]

@@ -110,6 +110,11 @@ def test_policies_from_a_folder(admin: Run, tmp_path: Path) -> None:
         (("policy", "apply", "missing"), "holds no policy"),
         (("gate", "show", "nowhere"), "gate list"),
         (("decide", "nowhere"), "route=nowhere"),
+        (("decide", "../../healthz"), "name=../../healthz"),
+        (("decide", "a\nb"), "cannot be a name"),
+        (("decide", "a?b"), "route=a?b"),
+        (("decide",), "gatekeeper decide --help"),
+        (("override", "set", "x", "bypass", "--reason", "r", "--ttl", "nan"), "not finite"),
     ],
 )
 def test_errors_are_one_line_with_a_remedy(
@@ -175,6 +180,22 @@ def test_without_server_or_token(gatekeeper: Run) -> None:
     assert nobody.status == 2
     assert "gatekeeper serve" in nobody.err
     assert gatekeeper("policy", "list", PORT="many", TOKEN="x").status == 2
+    assert "is not a URL" in gatekeeper("policy", "list", URL="http://[::1", TOKEN="x").err
+    assert "GATEKEEPER_TOKEN" in gatekeeper("policy", "list", TOKEN="\u2603").err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"a: 2026-01-01", b"a: 2026-99-99", b"a: .nan", b"a: &a [*a]", b"[" * 5000, b'a: "\\uD800"'],
+)
+def test_documents_that_json_cannot_hold_are_refused(
+    gatekeeper: Run, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "x.yaml").write_bytes(content)
+    for command in (("artifact", "register"), ("policy", "apply")):
+        done = gatekeeper(*command, tmp_path / "x.yaml", TOKEN="x", URL="http://127.0.0.1:9")
+        assert done.status == 2
+        assert "file=" in done.err
 
 
 def test_the_essay_ledger_needs_no_database(gatekeeper: Run) -> None:

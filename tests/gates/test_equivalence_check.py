@@ -1,4 +1,6 @@
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +161,54 @@ def test_pickled_arrays_are_refused_and_never_loaded(
     np.savez(path, **{**exact, "token": np.array([{}] * 3, dtype=object)})
     result = CliRunner().invoke(equivalence, ["check", str(path)])
     assert isinstance(result.exception, InputError)
+
+
+@pytest.mark.parametrize("fault", ["cut", "encrypted", "method", "plain member", "huge"])
+def test_broken_archives_are_input_errors(
+    tmp_path: Path, exact: dict[str, np.ndarray], fault: str
+) -> None:
+    path = tmp_path / "evidence.npz"
+    np.savez_compressed(path, **exact)
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    if fault == "cut":
+        body = data.index(b"PK\x03\x04") + 80
+        data[body : body + 40] = b"\xff" * 40
+    elif fault == "encrypted":
+        data[entry + 8] |= 1
+        data[6] |= 1
+    elif fault == "method":
+        data[entry + 10] = 97
+    path.write_bytes(data)
+    if fault in {"plain member", "huge"}:
+        header = io.BytesIO()
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10**12)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in exact:
+                if fault == "huge":
+                    archive.writestr(f"{name}.npy", header.getvalue())
+                else:
+                    archive.writestr(name, "hello")
+    result = CliRunner().invoke(equivalence, ["check", str(path)])
+    assert isinstance(result.exception, InputError)
+
+
+def test_what_unpacks_to_more_than_the_memory_is_refused(
+    tmp_path: Path, exact: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sysconf", lambda _name: 10)
+    result = command(tmp_path, exact)
+    assert isinstance(result.exception, InputError)
+    assert "memory" in str(result.exception)
+
+
+@pytest.mark.parametrize("token", [-1, 10**6, 10**30])
+def test_end_tokens_outside_the_vocabulary_are_refused(
+    exact: dict[str, np.ndarray], token: int
+) -> None:
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        check(exact, end_tokens=(token,))
 
 
 def test_bad_arrays_exit_2(tmp_path: Path, exact: dict[str, np.ndarray]) -> None:

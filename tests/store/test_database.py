@@ -43,7 +43,9 @@ def test_a_second_server_on_one_sqlite_file_is_refused(tmp_path: Path) -> None:
         db.close()
 
 
-@pytest.mark.parametrize("url", ["mysql://root@localhost/x", "sqlite://", "no url at all"])
+@pytest.mark.parametrize(
+    "url", ["mysql://root@localhost/x", "sqlite://", "no url at all", "postgresql://h:1x/y"]
+)
 def test_an_unusable_url_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="sqlite:///path"):
         open_database(url)
@@ -54,6 +56,20 @@ def test_an_unreachable_database_names_itself_without_its_password(tmp_path: Pat
     with pytest.raises(Unavailable, match="does not answer") as caught, db.read():
         pass
     assert "hidden" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.sqlite").write_bytes(b"not a database" * 1000)
+    db = open_database(f"sqlite:///{tmp_path / 'x.sqlite'}")
+    with pytest.raises(Unavailable, match="file is not a database"), db.read():
+        pass
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.sqlite.lock").mkdir()
+    db = open_database(f"sqlite:///{tmp_path / 'x.sqlite'}")
+    with pytest.raises(Unavailable, match="lock="), sole_server(db):
+        pass
 
 
 def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gatekeeper.errors import TraceError
 
-__all__ = ["integer", "iso_ns", "name_of", "objects", "text_id"]
+__all__ = ["an_object", "integer", "iso_ns", "name_of", "objects", "text_id"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO = re.compile(
@@ -36,6 +36,21 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     return value
 
 
+def an_object(value: object, field: str) -> dict[str, Any]:
+    """Return a JSON object; absent (None) is the empty one.
+
+    Raises:
+        TraceError: it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TraceError(
+            "must be an object", field=field, value=value, remedy="export the trace again"
+        )
+    return value
+
+
 def text_id(value: object, field: str) -> str:
     """Return a non-empty id as text.
 
@@ -53,8 +68,10 @@ def text_id(value: object, field: str) -> str:
 
 
 def name_of(value: object) -> str:
-    """Return a span name; spans without one are shown as unnamed."""
-    return value if isinstance(value, str) and value else "(unnamed)"
+    """Return a span name fit for a terminal; spans without one are shown as unnamed."""
+    if not isinstance(value, str) or not value:
+        return "(unnamed)"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 
 def integer(value: object, field: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, SpanEvent, SpanLink, Trace, assemble
 from gatekeeper.errors import TraceError
-from gatekeeper_adapters.traces.fields import iso_ns, name_of, objects, text_id
+from gatekeeper_adapters.traces.fields import an_object, iso_ns, name_of, objects, text_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,7 +95,9 @@ def _span(
     parent, links = _references(raw, trace_id, at)
     process = raw.get("process")
     if not isinstance(process, dict):
-        process = (trace.get("processes") or {}).get(raw.get("processID")) or {}
+        key = str(raw.get("processID"))
+        known = an_object(trace.get("processes"), "processes")
+        process = an_object(known.get(key), f"processes.{key}")
     service = process.get("serviceName")
     attributes = {
         f"resource.{key}": value
@@ -154,7 +156,7 @@ def _length(value: object, field: str) -> int:
 
 
 def _microseconds(value: object, field: str) -> int:
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value.strip()):
         return int(value) * _MICROSECOND
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:

@@ -107,7 +107,7 @@ def _metadata(metadata: object) -> dict[str, Any]:
     if isinstance(metadata, str):
         try:
             metadata = json.loads(metadata)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"langfuse.metadata": metadata}
     if not isinstance(metadata, dict):
         return {} if metadata is None else {"langfuse.metadata": metadata}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, SpanEvent, SpanLink, Trace, assemble
 from gatekeeper.errors import TraceError
-from gatekeeper_adapters.traces.fields import integer, name_of, objects
+from gatekeeper_adapters.traces.fields import an_object, integer, name_of, objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -120,7 +120,8 @@ def _from_json(values: Iterable[Any], reader: _Reader) -> Iterable[Span]:
     for request in _requests(values):
         groups = objects(_either(request, *_ROOT_KEYS), "resourceSpans")
         for r, group in enumerate(groups):
-            resource = _attributes((group.get("resource") or {}).get("attributes"), "resource")
+            found = an_object(group.get("resource"), f"resourceSpans[{r}].resource")
+            resource = _attributes(found.get("attributes"), "resource")
             scopes = _either(group, "scopeSpans", "scope_spans")
             scopes = group.get("instrumentationLibrarySpans") if scopes is None else scopes
             where = f"resourceSpans[{r}]"

@@ -101,6 +101,9 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> tuple[RequestEvidence, ..
                 field=name,
                 remedy=f"an evidence file holds at least {', '.join(_REQUIRED)}",
             )
+    for name in (*_REQUIRED, "q", *_INTEGER):
+        if name in arrays and not isinstance(arrays[name], np.ndarray):
+            raise InputError("is not an array", field=name, remedy="write it with numpy.savez")
     p = _distribution("p", arrays["p"], unknown_rows=False)
     if len(p) == 0:
         raise InputError("has no rows", field="p", value=p.shape, remedy="record some tokens")

@@ -88,6 +88,8 @@ def test_missing_duration_is_unfinished() -> None:
         ("spanID", None),
         ("startTime", "noon"),
         ("startTime", None),
+        ("startTime", "²"),
+        ("startTime", "1" * 5000),
         ("duration", "long"),
         ("duration", True),
     ],
@@ -102,3 +104,13 @@ def test_broken_fields_are_named(field: Any, value: Any) -> None:
 def test_other_documents_with_spans_are_not_accepted() -> None:
     assert not FORMAT.accepts(decode(b'{"spans": [{"id": 1}]}'))
     assert not FORMAT.accepts(decode(b'{"data": [1]}'))
+
+
+@pytest.mark.parametrize("processes", [[1], {"p": "agent"}])
+def test_processes_of_another_shape_are_named(processes: Any) -> None:
+    with pytest.raises(TraceError, match="must be an object"):
+        only({**trace(raw(processID="p")), "processes": processes})
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    assert only(trace(raw(operationName="\x1b[2Ja\nb\ud800"))).name == "\ufffd[2Ja\ufffdb\ufffd"

@@ -58,6 +58,11 @@ def test_metadata_that_is_an_object_or_plain_text() -> None:
     assert only(document(metadata="{broken")).attributes["langfuse.metadata"] == "{broken"
 
 
+def test_metadata_nested_too_deeply_stays_text() -> None:
+    deep = "[" * 100_000
+    assert only(document(metadata=deep)).attributes["langfuse.metadata"] == deep
+
+
 def test_event_is_a_moment_and_other_missing_ends_are_unfinished() -> None:
     assert only(document(type="EVENT", endTime=None)).end_ns == only(document()).start_ns
     assert only(document(endTime=None)).end_ns is None

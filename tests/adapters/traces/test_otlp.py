@@ -162,6 +162,8 @@ def test_missing_start_is_refused(start: Any) -> None:
 def test_wrong_structure_is_refused_by_name() -> None:
     with pytest.raises(TraceError, match=r"spans=.*list of objects"):
         read({"resourceSpans": [{"scopeSpans": [{"spans": {"a": 1}}]}]})
+    with pytest.raises(TraceError, match=r"resource=5: must be an object"):
+        read({"resourceSpans": [{"resource": 5}]})
 
 
 def test_document_without_spans_says_so() -> None:
