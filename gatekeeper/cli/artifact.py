@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["artifact"]
 
-_MODEL_FIELDS = ("source", "revision", "files", "tokenizer", "vocab_size", "architecture")
+_MODEL_FIELDS = (
+    *("source", "revision", "files", "tokenizer"),
+    *("vocab_size", "architecture", "padding_ids"),
+)
 _PROPOSER_FIELDS = ("source", "files", "tokenizer", "vocab_size", "token_map")
 
 
@@ -53,10 +56,8 @@ def _with_digests(document: Mapping[str, Any]) -> dict[str, Any]:
         section = complete.get(side)
         if isinstance(section, dict) and section.get("source") and not section.get("files"):
             manifest = _manifest(complete, str(section["source"]))
-            known = {name: manifest[name] for name in names if manifest.get(name) is not None}
-            extra = {"padding_ids": manifest["padding_ids"]} if "padding_ids" in manifest else {}
-            complete[side] = {**known, **(extra if side == "target" else {}), **section}
-            complete[side]["files"] = dict(manifest["files"])
+            known = {name: manifest.get(name) for name in names}  # a folder has no revision: null
+            complete[side] = {**known, **section, "files": dict(manifest["files"])}
     engine = complete.get("engine")
     if isinstance(engine, dict) and "version" not in engine and "name" in engine:
         complete["engine"] = {**engine, "version": _provider(complete).version()}
