@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["gate"]
 
 _POLL_S = 0.5
+_GATES = ("equivalence", "serving", "outcome")
+_RUNNABLE = ("equivalence", "serving")
 _OVER = ("finished", "failed", "cancelled")
 
 
@@ -27,15 +29,15 @@ def gate() -> None:
 
 @gate.command()
 @click.argument("route")
-@click.argument("name", metavar="GATE", type=click.Choice(["equivalence", "serving", "outcome"]))
+@click.argument("name", metavar="[GATE]", required=False, type=click.Choice(_GATES))
 @click.option("--plan", "planned", is_flag=True, help="Only print minutes, tokens and power.")
-@click.option("--wait", is_flag=True, help="Follow the run to its end; exit 1 unless it passes.")
+@click.option("--wait", is_flag=True, help="Follow to the end; exit 1 unless everything passes.")
 @click.option("--seed", type=click.IntRange(0), help="Draw other requests than the policy's seed.")
 @click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True)
 @as_json_option
 def run(
     route: str,
-    name: str,
+    name: str | None,
     *,
     planned: bool,
     wait: bool,
@@ -43,34 +45,54 @@ def run(
     priority: int,
     as_json: bool,
 ) -> None:
-    """Run GATE for what ROUTE serves now. The plan is printed first; ``--plan`` ends there."""
+    """Run GATE for what ROUTE serves now; without GATE, all that its policy demands.
+
+    The plan is printed first; ``--plan`` ends there. With ``--json`` and no GATE the answer lists
+    one item for each gate.
+    """
     from gatekeeper.cli.http import client
 
     parameters = {} if seed is None else {"seed": seed}
-    body = {"route": route, "gate": name, "parameters": parameters, "priority": priority}
     with client() as http:
-        plan = http.post("/v1/gate-runs", params={"plan": "true"}, json=body).json()
+        bodies = [
+            {"route": route, "gate": gate, "parameters": parameters, "priority": priority}
+            for gate in ([name] if name else _demanded(http, route))
+        ]
+        plans = [
+            http.post("/v1/gate-runs", params={"plan": "true"}, json=body).json() for body in bodies
+        ]
         if not as_json:
-            _print_plan(plan)
+            for plan in plans:
+                _print_plan(plan)
         if planned:
-            if as_json:
-                print_document(plan)
-            return
-        key = {"Idempotency-Key": secrets.token_hex(16)}
-        submitted = http.post("/v1/gate-runs", json=body, headers=key).json()
-        if not wait:
-            if as_json:
-                print_document(submitted)
-            else:
-                click.echo(f"run {submitted['id']} waits for {submitted['waiting_for']}")
-            return
-        ended = _follow(http, submitted["id"], quiet=as_json)
+            views = plans
+        else:
+            keys = ({"Idempotency-Key": secrets.token_hex(16)} for _ in bodies)
+            views = [
+                http.post("/v1/gate-runs", json=body, headers=key).json()
+                for body, key in zip(bodies, keys, strict=True)
+            ]
+        if wait and not planned:
+            views = [_follow(http, view["id"], quiet=as_json) for view in views]
     if as_json:
-        print_document(ended)
-    else:
-        _print_run(ended)
-    if ended["outcome"] != "PASS":
+        print_document(views[0] if name else {"items": views})
+    elif not planned:
+        for view in views:
+            if wait:
+                _print_run(view)
+            else:
+                click.echo(f"run {view['id']} waits for {view['waiting_for']}")
+    if wait and not planned and any(view["outcome"] != "PASS" for view in views):
         sys.exit(1)
+
+
+def _demanded(http: httpx.Client, route: str) -> list[str]:
+    """Gates that the route's policy demands and a worker can run."""
+    from gatekeeper.cli.http import segment
+
+    policy = http.get(f"/v1/routes/{segment(route)}").json()["policy"]
+    document = http.get(f"/v1/policies/{segment(policy)}").json()["document"]
+    return [gate for gate in document["mandatory_gates"] if gate in _RUNNABLE]
 
 
 def _print_plan(plan: dict[str, Any]) -> None:

@@ -88,6 +88,16 @@ def test_a_run_is_planned_queued_listed_and_cancelled(routed: Run) -> None:
     assert routed("gate", "cancel", queued["id"]).status == 2
 
 
+def test_without_a_gate_all_that_the_policy_demands_is_run(routed: Run) -> None:
+    plans = routed("gate", "run", "prose", "--plan", "--json").json["items"]
+    assert [plan["gate"] for plan in plans] == ["equivalence", "serving"]
+    queued = routed("gate", "run", "prose", "--json").json["items"]
+    assert [run["gate"] for run in queued] == ["equivalence", "serving"]
+    assert {run["id"] for run in queued} == {
+        run["id"] for run in routed("gate", "list", "--json").json["items"]
+    }
+
+
 def test_policies_from_a_folder(admin: Run, tmp_path: Path) -> None:
     document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({**document, "name": "ours"}))
