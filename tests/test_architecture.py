@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +37,24 @@ def test_listing_engines_loads_no_model_library() -> None:
     )
     assert "gatekeeper_adapters" in loaded
     assert "torch" not in loaded
+
+
+def test_profile_needs_no_more_than_the_first_seconds_of_make_demo_install() -> None:
+    line = next(
+        line
+        for line in (Path(__file__).parents[1] / "Makefile").read_text().splitlines()
+        if "opentelemetry-proto" in line
+    )
+    assert {"click", "pyyaml", "rich", "opentelemetry-proto"} <= set(line.split())
+    statement = (
+        "from gatekeeper import plugins; import gatekeeper.cli.profile; "
+        "plugins.load_all('gatekeeper.traces')"
+    )
+    installed = {"click", "yaml", "rich", "opentelemetry", "google", "pygments", "markdown_it"}
+    ours = {"gatekeeper", "gatekeeper_adapters"}
+    foreign = {
+        name
+        for name in modules_after(statement) - installed - ours - set(sys.stdlib_module_names)
+        if not name.startswith("_")
+    }
+    assert foreign <= {"mdurl", "sitecustomize", "usercustomize"}
