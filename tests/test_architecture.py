@@ -57,4 +57,4 @@ def test_profile_needs_no_more_than_the_first_seconds_of_make_demo_install() -> 
         for name in modules_after(statement) - installed - ours - set(sys.stdlib_module_names)
         if not name.startswith("_")
     }
-    assert foreign <= {"mdurl", "sitecustomize", "usercustomize"}
+    assert foreign <= {"mdurl", "cython_runtime", "sitecustomize", "usercustomize"}
