@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -15,7 +16,7 @@ from gatekeeper.errors import Unavailable
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gatekeeper.config import Settings
 
@@ -132,11 +133,19 @@ class Demo:
                 artifact,
                 self.policy["digest"],
             )
-            if same and run["state"] in _REUSABLE and run["outcome"] in _COUNTS:
+            usable = run["state"] in _REUSABLE and run["outcome"] in _COUNTS
+            if same and usable and not self._expired(client, run):
                 return str(run["id"])
         body = {"route": route, "gate": gate}
         key = {"Idempotency-Key": secrets.token_hex(16)}
         return str(_ok(client.post("/v1/gate-runs", json=body, headers=key))["id"])
+
+    @staticmethod
+    def _expired(client: httpx.Client, run: Mapping[str, Any]) -> bool:
+        if run["outcome"] is None:
+            return False
+        expires = _ok(client.get(f"/v1/gate-runs/{run['id']}"))["result"]["expires_at"]
+        return datetime.fromisoformat(expires) <= datetime.now(UTC)
 
     def rows(self, client: httpx.Client) -> list[dict[str, Any]]:
         """Return a row per route: the route, its runs by gate, whether all ended, its decision.
