@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -89,11 +90,13 @@ class Screen:
         say(f"  mandatory gates: {', '.join(document['mandatory_gates'])}; {_budget(document)}")
         say()
         say("Next:")
-        home = settings.home
-        say(f"  gatekeeper claims verify --home {home}   recompute every figure from its evidence")
-        say("  gatekeeper policy list                   the other policies: ci, production")
-        say("  gatekeeper profile my-trace.json         what would it save your own tasks?")
-        say("  make serve                               the API on this home, OpenAPI under /docs")
+        us = sys.argv[0]  # as the reader can call it from here
+        for line in (
+            f"{us} claims verify --home {settings.home}   # every figure again, from its evidence",
+            f"{us} profile my-trace.json   # what would it save your own tasks?",
+            f"{us} serve --home {settings.home}   # this home's API, documented under /docs",
+        ):
+            say(f"  {line}", soft_wrap=True)
 
 
 def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -165,7 +168,7 @@ def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
     done = [run for run in runs if run["finished_at"]]
     text = f"{len(done)} of {len(runs)} gate runs done"
     left = _seconds_left(runs)
-    return text if left is None else f"{text}, about {max(1, round(left / 60))} min left"
+    return text if not left else f"{text}, about {max(1, round(left / 60))} min left"
 
 
 def _seconds_left(runs: Sequence[Mapping[str, Any]]) -> float | None:
