@@ -28,7 +28,7 @@ $(VENV)/.base:
 
 # Only what `gatekeeper profile` needs: seconds, so the first answer comes before the heavy install.
 $(VENV)/.profile: $(VENV)/.base $(ROOT)/pyproject.toml $(ROOT)/constraints.txt
-	@$(PIP_INSTALL) click pyyaml rich opentelemetry-proto hatchling editables
+	@$(PIP_INSTALL) click rich opentelemetry-proto hatchling editables
 	@$(PIP_INSTALL) --no-build-isolation --no-deps --editable $(ROOT)
 	@touch $@
 

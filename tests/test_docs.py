@@ -31,7 +31,9 @@ def commands(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, c
 def render() -> str:
     lines = ["# Command line", "", "Generated from the commands themselves; do not edit.", ""]
     for name, command in commands(cli, ("gatekeeper",)):
-        with click.Context(command, info_name=name) as context:
+        # the names that commands inherit from the group when they are really called
+        inherited = cli.context_settings["help_option_names"]
+        with click.Context(command, info_name=name, help_option_names=inherited) as context:
             lines += [f"## {name}", "", "```", command.get_help(context), "```", ""]
     return "\n".join(lines)
 

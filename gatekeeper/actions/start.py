@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.core.claims import essay_claims
-from gatekeeper.core.documents import from_yaml
 from gatekeeper.core.policies import Policy
+from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError
 from gatekeeper.store import access, catalog, decisions, results
 from gatekeeper.store.migrate import upgrade

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gatekeeper.core.documents import from_yaml
+from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,14 +9,12 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
 from gatekeeper.errors import InputError, UnknownKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["check", "check_json", "from_yaml", "plain", "read", "refuse_unknown"]
+__all__ = ["check", "check_json", "mapping", "plain", "read", "refuse_unknown"]
 
 _T = TypeVar("_T")
 
@@ -45,25 +43,6 @@ def read(cls: type[_T], document: object, *, field: str) -> _T:
         elif declaration.default is MISSING and declaration.default_factory is MISSING:
             raise InputError("is missing", field=path, remedy="add it")
     return cls(**values)
-
-
-def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
-    """Read one mapping of plain JSON values from YAML or JSON.
-
-    Raises:
-        InputError: it is not YAML, not a mapping, or holds what JSON cannot (dates, NaN, sets).
-    """
-    try:
-        document = yaml.safe_load(data.decode())
-        check_json(document)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"is not YAML or JSON of plain values ({error})",
-            field="file",
-            value=file,
-            remedy="correct it; quote what is text, such as dates",
-        ) from error
-    return mapping(document, field=file)
 
 
 def check_json(document: object) -> None:
