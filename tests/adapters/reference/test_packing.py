@@ -30,9 +30,31 @@ def test_rows_positions_and_masks_of_ragged_segments() -> None:
     assert batch.positions.tolist() == [5, 3, 4, 5]
     assert batch.cache_rows.tolist() == [133, 3, 4, 5]
     assert batch.rows.tolist() == [0, 2, 3]
-    assert batch.spans == ((2, 0, 1, 6), (0, 1, 4, 6))
-    assert batch.masks[0] is None
-    assert batch.masks[1].int().tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1] * 6]
+    one, three = batch.spans
+    assert (one.slot, one.sequences, one.first, one.count, one.context) == (2, 1, 0, 1, 6)
+    assert (three.slot, three.sequences, three.first, three.count, three.context) == (0, 1, 1, 3, 6)
+    assert one.mask is None
+    assert three.mask.int().tolist() == [[[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1] * 6]]
+
+
+def test_neighbouring_slots_with_equally_many_rows_share_a_span() -> None:
+    batch = pack([Segment(s, n, [1, 2], 2) for s, n in enumerate((2, 3, 1))], cache(aligned=False))
+    (span,) = batch.spans
+    assert (span.slot, span.sequences, span.first, span.count, span.context) == (0, 3, 0, 2, 5)
+    assert span.mask.int().tolist() == [
+        [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]],
+        [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]],
+        [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]],
+    ]
+
+
+def test_a_gap_another_row_count_or_a_much_longer_sequence_begins_a_new_span() -> None:
+    def spans(*segments: Segment) -> list[int]:
+        return [span.sequences for span in pack(list(segments), cache(aligned=False)).spans]
+
+    assert spans(Segment(0, 4, [1], 1), Segment(2, 4, [1], 1)) == [1, 1]
+    assert spans(Segment(0, 4, [1], 1), Segment(1, 4, [1, 2], 2)) == [1, 1]
+    assert spans(Segment(0, 4, [1], 1), Segment(1, 4, [1], 1), Segment(2, 50, [1], 1)) == [2, 1]
 
 
 def blocks(segments: list[Segment]) -> dict[int, tuple[int, int]]:
@@ -40,9 +62,10 @@ def blocks(segments: list[Segment]) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for segment in segments:
         batch: Any = pack([Segment(1, 0, [9, 9], 2), segment], cache(aligned=True))
-        for slot, first, end, context in batch.spans:
-            if slot == segment.slot:
-                group = (context - (end - first), context)
+        for span in batch.spans:
+            assert span.sequences == 1
+            if span.slot == segment.slot:
+                group = (span.context - span.count, span.context)
                 found |= dict.fromkeys(range(*group), group)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gatekeeper_adapters.engines.reference.cache import SlotCache
 
-__all__ = ["BLOCK", "PackedBatch", "Segment", "pack"]
+__all__ = ["BLOCK", "PackedBatch", "Segment", "Span", "pack"]
 
 BLOCK = 16
 """Prompts are cached in pieces of a multiple of this, and aligned attention works in it."""
@@ -35,21 +35,34 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Rows of one attention call: ``sequences`` neighbouring slots from ``slot`` on, ``count`` rows
+    of each from row ``first`` on, over the first ``context`` positions of every slot.
+
+    ``mask`` bool [sequences, count, context], or None where one row sees everything before it.
+    """  # noqa: D205 - one sentence
+
+    slot: int
+    sequences: int
+    first: int
+    count: int
+    context: int
+    mask: Tensor | None
+
+
+@dataclass(frozen=True)
 class PackedBatch:
     """Inputs of one forward over N rows.
 
     ``tokens``, ``positions``, ``cache_rows`` int64 [N]; ``rows`` int64 [R] the rows whose logits
-    are wanted; ``spans`` (slot, first row, end row, context length), one per sequence unless
-    the cache is ``aligned``; ``masks`` bool
-    [q, context] per span or None where one row sees everything before it.
+    are wanted; ``spans`` in row order, finer than a sequence where the cache is ``aligned``.
     """
 
     tokens: Tensor
     positions: Tensor
     cache_rows: Tensor
     rows: Tensor
-    spans: tuple[tuple[int, int, int, int], ...]
-    masks: tuple[Tensor | None, ...]
+    spans: tuple[Span, ...]
 
 
 def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
@@ -57,7 +70,7 @@ def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
     place: list[int] = []
     flat: list[int] = []
     rows: list[int] = []
-    spans: list[tuple[int, int, int, int]] = []
+    parts: list[_Part] = []
     first = 0
     for segment in segments:
         count = len(segment.tokens)
@@ -67,19 +80,59 @@ def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
         flat.extend(range(base, base + count))
         rows.extend(range(end - segment.wanted, end))
         if cache.aligned:
-            spans.extend(_aligned(segment, first))
+            parts.extend(_aligned(segment, first))
         else:
-            spans.append((segment.slot, first, end, context))
+            parts.append(_Part(segment.slot, first, count, context))
         first = end
-    masks = [_causal(end - start, context, cache.device) for _, start, end, context in spans]
+    runs = [[part] for part in parts] if cache.aligned else _runs(parts)
     tokens = list(chain.from_iterable(segment.tokens for segment in segments))
     packed = torch.tensor([tokens, place, flat], dtype=torch.int64).to(cache.device)
     wanted = torch.tensor(rows, dtype=torch.int64).to(cache.device)
-    return PackedBatch(packed[0], packed[1], packed[2], wanted, tuple(spans), tuple(masks))
+    spans = tuple(_span(run, cache.device) for run in runs)
+    return PackedBatch(packed[0], packed[1], packed[2], wanted, spans)
 
 
-def _aligned(segment: Segment, first: int) -> Iterator[tuple[int, int, int, int]]:
-    """Spans that depend on positions alone, not on what else shares the step.
+class _Part(NamedTuple):
+    """Rows of one sequence that attend together."""
+
+    slot: int
+    first: int
+    count: int
+    context: int
+
+
+def _runs(parts: Sequence[_Part]) -> list[list[_Part]]:
+    """Neighbouring slots with equally many rows, joined while padding at most doubles the keys."""
+    runs: list[list[_Part]] = []
+    for part in parts:
+        run = runs[-1] if runs else []
+        longest = max((other.context for other in run), default=0)
+        padded = max(longest, part.context) * (len(run) + 1)
+        if (
+            run
+            and (part.slot, part.count) == (run[-1].slot + 1, run[-1].count)
+            and padded <= 2 * (sum(other.context for other in run) + part.context)
+        ):
+            run.append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def _span(run: Sequence[_Part], device: str) -> Span:
+    slot, first, count, _ = run[0]
+    context = max(part.context for part in run)
+    mask = None
+    if count > 1 or len(run) > 1:
+        # Row r of a sequence of length n sees the positions up to n − count + r.
+        last = torch.tensor([part.context for part in run], device=device).view(-1, 1, 1)
+        row = torch.arange(count, device=device).view(1, -1, 1)
+        mask = torch.arange(context, device=device) <= last - count + row
+    return Span(slot, len(run), first, count, context, mask)
+
+
+def _aligned(segment: Segment, first: int) -> Iterator[_Part]:
+    """Parts that depend on positions alone, not on what else shares the step.
 
     Attention over several rows at once is not bitwise that of one row. So wanted rows, and what
     does not fill a block of positions [16k, 16k + 16), go one by one; the rest goes in such blocks.
@@ -90,12 +143,4 @@ def _aligned(segment: Segment, first: int) -> Iterator[tuple[int, int, int, int]
         step = BLOCK if place % BLOCK == 0 and place + BLOCK <= whole else 1
         at = first + place - segment.start
         place += step
-        yield (segment.slot, at, at + step, place)
-
-
-def _causal(count: int, context: int, device: str) -> Tensor | None:
-    """Bool [count, context], aligned to the lower right: the last row sees everything."""
-    if count == 1:
-        return None
-    full = torch.ones(count, context, dtype=torch.bool, device=device)
-    return full.tril(diagonal=context - count)
+        yield _Part(segment.slot, at, step, place)

@@ -97,7 +97,8 @@ class Scheduler:
 
         A prompt's last piece is already a round of its own, so its first token costs no extra
         step. Pieces before the last are multiples of 16 tokens: kernels work in such blocks, and
-        their results then do not depend on where other prompts ended.
+        their results then do not depend on where other prompts ended. Work comes in slot order,
+        because neighbouring slots attend in one call; the chunk is spent in order of arrival.
         """
         budget = self._chunk
         work = []
@@ -113,7 +114,7 @@ class Scheduler:
                 budget -= missing
             window = min(sequence.request.gamma, sequence.room(self.max_context) - 1)
             work.append(Work(sequence, len(sequence.tokens), window))
-        return work
+        return sorted(work, key=lambda each: each.sequence.slot)
 
     def retire(self, request_id: str) -> Sequence | None:
         """Free a live sequence's slot, or forget a waiting request (then None)."""
