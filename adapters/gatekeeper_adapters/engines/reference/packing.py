@@ -97,7 +97,7 @@ class _Part(NamedTuple):
 
     slot: int
     first: int
-    count: int
+    rows: int
     context: int
 
 
@@ -110,7 +110,7 @@ def _runs(parts: Sequence[_Part]) -> list[list[_Part]]:
         padded = max(longest, part.context) * (len(run) + 1)
         if (
             run
-            and (part.slot, part.count) == (run[-1].slot + 1, run[-1].count)
+            and (part.slot, part.rows) == (run[-1].slot + 1, run[-1].rows)
             and padded <= 2 * (sum(other.context for other in run) + part.context)
         ):
             run.append(part)
