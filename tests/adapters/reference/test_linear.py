@@ -11,7 +11,7 @@ from gatekeeper_adapters.engines.reference import linear  # noqa: E402 - after t
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("packing", ["as measured", "refused"])
+@pytest.mark.parametrize("packing", ["as measured", "no half", "refused"])
 @pytest.mark.parametrize("invariant", ["fast", "invariant"])
 def test_every_kernel_gives_the_same_product(
     dtype: str, packing: str, invariant: str, monkeypatch: pytest.MonkeyPatch
@@ -19,6 +19,8 @@ def test_every_kernel_gives_the_same_product(
     kind = getattr(torch, dtype)
     torch.manual_seed(0)
     weight = torch.randn(48, 64).to(kind)
+    if packing != "as measured":
+        monkeypatch.setattr(linear, "prepack_half", lambda _: None)
     if packing == "refused":
         monkeypatch.setattr(linear, "prepack", lambda _: None)
     product = linear.Linear(weight, invariant=invariant == "invariant")
@@ -39,6 +41,23 @@ def test_absent_private_operators_are_no_error(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", broken, raising=False)
     assert linear.prepack(torch.ones(4, 4)) is None
+
+
+def test_half_storage_holds_the_very_same_numbers() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(48, 64).to(torch.bfloat16) * 3e-5
+    product = linear.prepack_half(weight)
+    assert product is not None
+    # one unit row at a time reads the weights back
+    assert torch.equal(product(torch.eye(64, dtype=torch.bfloat16)), weight.T)
+
+
+@pytest.mark.parametrize("strange", [1e-12, float("inf"), float("nan")])
+def test_weights_that_half_cannot_hold_are_left_to_another_kernel(strange: float) -> None:
+    weight = torch.ones(4, 4, dtype=torch.bfloat16)
+    weight[0, 0] = strange
+    assert linear.prepack_half(weight) is None
+    assert linear.prepack_half(torch.zeros(4, 4, dtype=torch.bfloat16)) is None
 
 
 def test_blocks_cover_every_row() -> None:
