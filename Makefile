@@ -34,7 +34,7 @@ $(VENV)/.profile: $(VENV)/.base $(ROOT)/pyproject.toml $(ROOT)/constraints.txt
 
 $(VENV)/.demo: $(VENV)/.profile
 	@echo "Installing the control plane and the reference engine (torch, once) ..."
-	@$(PIP_INSTALL) --no-build-isolation --editable '$(ROOT)[torch]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '$(ROOT)[torch,otel]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.profile

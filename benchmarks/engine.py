@@ -252,7 +252,9 @@ def show(dtype: str, found: dict[str, Any]) -> None:
         print(f"  {name:8s} {ratio:5.2f} × (target {target:.2f} ×) {state}")
     print(f"  batch, prompts included {found['ratios']['batch, prompts included']:.2f} ×")
     if dtype == "bfloat16" and found["processor"] in {"DEFAULT", "AVX2"}:
-        print("  this processor has no bf16 arithmetic: products are float32, from half-precision storage")
+        print(
+            "  this processor has no bf16 arithmetic: products are float32, from half-precision storage"
+        )
 
 
 def main() -> None:

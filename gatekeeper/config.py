@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from gatekeeper.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Settings", "data_dir"]
+__all__ = ["OtlpExport", "Settings", "data_dir"]
 
 PORT = 8321
 """The port served when none is asked for."""
@@ -109,6 +110,32 @@ class Settings:
                 raise Unavailable(
                     "is not writable", field=name, value=str(folder), remedy=_WRITABLE[name]
                 )
+
+
+@dataclass(frozen=True)
+class OtlpExport:
+    """Where this environment's OpenTelemetry exporters send spans, None where it does not say.
+
+    ``headers`` are decoded; ``OTEL_EXPORTER_OTLP_TRACES_…`` win, as in the OTLP specification.
+    """
+
+    endpoint: str | None
+    headers: Mapping[str, str]
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> OtlpExport:
+        """Read ``OTEL_EXPORTER_OTLP_*``."""
+        env = os.environ if environ is None else environ
+        base = (env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "").rstrip("/")
+        own = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        text = env.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or env.get(
+            "OTEL_EXPORTER_OTLP_HEADERS", ""
+        )
+        pairs = [part.partition("=") for part in text.split(",") if "=" in part]
+        return cls(
+            endpoint=own or (f"{base}/v1/traces" if base else None),
+            headers={name.strip().lower(): unquote(value.strip()) for name, _, value in pairs},
+        )
 
 
 _WRITABLE = {

@@ -4,7 +4,8 @@
     ├── InputError             the caller's data is wrong               HTTP 422, exit 2
     │   ├── UnknownKey         a document has a key nobody reads        HTTP 422, exit 2
     │   ├── Incompatible       target and proposer do not fit           HTTP 422, exit 2
-    │   └── TraceError         a trace file cannot be read or trusted   HTTP 400, exit 2
+    │   ├── TraceError         a trace file cannot be read or trusted   HTTP 400, exit 2
+    │   └── TooLarge           more data than is taken at once          HTTP 413, exit 2
     ├── NotFound               no such object                           HTTP 404, exit 2
     ├── Conflict               it contradicts what is stored            HTTP 409, exit 2
     │   └── FencedOut          another worker owns this run now         HTTP 409, exit 2
@@ -32,6 +33,7 @@ __all__ = [
     "InputError",
     "MissingExtra",
     "NotFound",
+    "TooLarge",
     "TraceError",
     "Unauthorized",
     "Unavailable",
@@ -70,8 +72,7 @@ class GatekeeperError(Exception):
             shown = "" if self.value is None else f"={_short(self.value)}"
             where = f"{self.field}{shown}: "
         cure = f"; {self.remedy}" if self.remedy else ""
-        line = " ".join(f"{where}{self.message}{cure}".split())
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        return printable(f"{where}{self.message}{cure}")
 
 
 class InputError(GatekeeperError):
@@ -98,6 +99,13 @@ class TraceError(InputError):
 
     status = 400
     title = "Unusable trace"
+
+
+class TooLarge(InputError):
+    """More data than is taken at once, as it travels or after unpacking."""
+
+    status = 413
+    title = "Too large"
 
 
 class NotFound(GatekeeperError):
@@ -153,6 +161,12 @@ class EvidenceError(GatekeeperError):
     status = 422
     exit_code = 1
     title = "Evidence does not hold"
+
+
+def printable(text: str) -> str:
+    """Return foreign text as one line in which a terminal finds nothing to obey."""
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _short(value: object, limit: int = 120) -> str:

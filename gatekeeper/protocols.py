@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     import numpy as np
@@ -17,14 +18,24 @@ if TYPE_CHECKING:
     from gatekeeper.core.memory import MemoryLedger
 
 __all__ = [
+    "Connection",
+    "Delta",
+    "DraftCounters",
     "DraftMaker",
     "Emission",
+    "Ending",
     "Engine",
     "EngineInfo",
     "EngineProvider",
     "Executor",
     "Finished",
+    "PairInfo",
     "Scored",
+    "ScoredText",
+    "Server",
+    "ServerInfo",
+    "ServerPair",
+    "ServerRequest",
     "StepResult",
 ]
 
@@ -177,9 +188,143 @@ class EngineProvider(Protocol):
 
     def open(
         self, artifact: Mapping[str, Any], *, cache: Path, max_batch: int, device: str
-    ) -> Engine:
-        """Load target and proposer of an artifact after checking every digest."""
+    ) -> Engine | ServerPair:
+        """Load target and proposer of an artifact after checking every digest.
+
+        Where the artifact is a pair of servers that already run, reach both and return them.
+        """
         ...
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server that already runs says of itself: recorded, and never verified.
+
+    ``api`` is ``chat`` or ``completions``; ``readings`` are its answers by name (model list,
+    fingerprint, version). The flags tell what it offers: log-probabilities with the text, a
+    count of tokens in a text, counters of drafts.
+    """
+
+    url: str
+    model: str
+    api: str
+    readings: Mapping[str, str]
+    logprobs: bool
+    retokenises: bool
+    counters: bool
+
+
+@dataclass(frozen=True)
+class ServerRequest:
+    """One text to continue. ``text`` is ChatML; ``top`` asks for so many log-probabilities."""
+
+    request_id: str
+    text: str
+    max_tokens: int
+    sampling: SamplingSettings
+    seed: int = 0
+    top: int = 0
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """One emitted token as text, its log-probability, and the likeliest tokens there (nats)."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One streamed piece of an answer: text of any kind, tool calls and reasoning included."""
+
+    text: str
+    tokens: tuple[ScoredText, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an answer ended.
+
+    ``reason`` is the server's own ``stop`` or ``length``, else what went wrong (``dropped``,
+    ``timeout``, ``http 503``). Counts come from the usage record, drafts from the server's
+    timings; each None where it was not given.
+    """
+
+    reason: str
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server itself ended the answer."""
+        return self.reason in {"stop", "length"}
+
+
+@dataclass(frozen=True)
+class DraftCounters:
+    """A server's running totals: ``rounds`` with a draft, tokens drafted, tokens accepted."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+class Connection(Protocol):
+    """An open connection to one server, used from one event loop."""
+
+    def stream(self, request: ServerRequest) -> AsyncGenerator[Delta | Ending, None]:
+        """Yield the pieces as they arrive, then one ``Ending``; failures end in one too."""
+        ...
+
+    async def counters(self) -> DraftCounters | None:
+        """Totals of drafts so far; None where the server has none, or does not answer now."""
+        ...
+
+    async def count_tokens(self, text: str) -> int | None:
+        """Tokens of a text by the server's own tokenizer; None where it does not tell."""
+        ...
+
+
+class Server(Protocol):
+    """One server that already runs."""
+
+    @property
+    def info(self) -> ServerInfo:
+        """What it says of itself."""
+        ...
+
+    def connect(self, at_most: int) -> AbstractAsyncContextManager[Connection]:
+        """Open a connection for at most so many requests at a time."""
+        ...
+
+
+@dataclass(frozen=True)
+class PairInfo:
+    """What is recorded of a pair of servers beside a run; their own words are in ``details``."""
+
+    name: str
+    version: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerPair:
+    """Two servers that already run: one decodes alone, the other speculates.
+
+    An engine's provider returns it from ``open`` in place of an engine. Nothing is stepped or
+    scored: all that can be known is what a client sees.
+    """
+
+    baseline: Server
+    candidate: Server
+    info: PairInfo
+
+    def close(self) -> None:
+        """Nothing is held: connections belong to each run."""
 
 
 class DraftMaker(Protocol):

@@ -43,6 +43,7 @@ class Metrics:
     runs: Gauge = field(init=False)
     enabled: Gauge = field(init=False)
     evidence_bytes: Counter = field(init=False)
+    spans: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         def put(name: str, metric: object) -> None:
@@ -93,6 +94,15 @@ class Metrics:
             Counter(
                 "gatekeeper_evidence_bytes",
                 "Bytes of evidence received",
+                registry=self.registry,
+            ),
+        )
+        put(
+            "spans",
+            Counter(
+                "gatekeeper_spans",
+                "Spans received: new, known already, or rejected",
+                ["fate"],
                 registry=self.registry,
             ),
         )

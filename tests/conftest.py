@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.store.database import Database
 
-pytest_plugins = ["postgres", "live"]
+pytest_plugins = ["postgres", "live", "reported", "chromium"]
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 

@@ -47,7 +47,8 @@ def serving(db: Database, evidence: Path) -> Iterator[LiveServer]:
     """Serve a database until the block ends."""
     prepare(db, migrations=data_dir("migrations"), policies=data_dir("policies"))
     tokens = {role: create_token(db, SYSTEM, name=role, role=role, ttl_s=None)[1] for role in ROLES}
-    services = Services(db, evidence, data_dir("migrations"), Reconciler(db, period_s=0.2))
+    reconciler = Reconciler(db, period_s=0.2, evidence=evidence)
+    services = Services(db, evidence, data_dir("migrations"), reconciler)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

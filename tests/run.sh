@@ -6,16 +6,21 @@ cd "$(dirname "$0")/.."
 # One torch thread a process: two spinning OpenMP threads on two busy cores only wait for each other.
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-if ! command -v pg_ctl >/dev/null && ! ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1; then
-  apt_line="apt-get install -y --no-install-recommends postgresql"
+need() { # what, apt packages: installed where CI is set, else its tests are skipped visibly
+  local what=$1; shift
+  local apt_line="apt-get install -y --no-install-recommends $*"
   if [ -n "${CI:-}" ]; then
-    echo "== PostgreSQL is missing: $apt_line"
+    echo "== $what is missing: $apt_line"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq && $apt_line >/dev/null
   else
-    echo "== PostgreSQL tests are SKIPPED: no server here. To run them: sudo $apt_line"
+    echo "== $what tests are SKIPPED: not installed here. To run them: sudo $apt_line"
   fi
+}
+if ! command -v pg_ctl >/dev/null && ! ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1; then
+  need PostgreSQL postgresql
 fi
+command -v chromium >/dev/null || need Chromium chromium fonts-dejavu-core
 
 stage() { # name, command...
   local name=$1 start=$SECONDS; shift
@@ -28,9 +33,11 @@ stage "ruff" "$bin/ruff" check -q .
 stage "format" "$bin/ruff" format -q --check .
 stage "types" "$bin/mypy"
 stage "import contracts" "$bin/lint-imports"
-stage "tests" "$bin/pytest" -q -n 2 --dist worksteal -m "not model and not postgres and not package and not calibration"
+stage "tests" "$bin/pytest" -q -n 2 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 stage "PostgreSQL" "$bin/pytest" -q -m postgres
+stage "browser" "$bin/pytest" -q -m browser
+stage "crash" "$bin/pytest" -q -m crash
 stage "real model" "$bin/pytest" -q -m model
 stage "package" "$bin/pytest" -q -m package
 echo "== all stages passed"

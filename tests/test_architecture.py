@@ -23,6 +23,10 @@ def modules_after(statement: str) -> set[str]:
             {"numpy", "pandas", "sqlalchemy", "fastapi", "torch", "scipy", "statsmodels"},
         ),
         ("import gatekeeper.cli.profile", {"torch", "pandas", "sqlalchemy", "fastapi", "scipy"}),
+        (
+            "import gatekeeper.reports.route_html, gatekeeper.reports.route_terminal",
+            {"numpy", "pandas", "scipy", "sqlalchemy", "fastapi", "matplotlib"},
+        ),
         ("import gatekeeper.api.app", {"torch", "transformers", "gatekeeper_adapters"}),
         ("import gatekeeper.worker.runner", {"torch", "sqlalchemy", "fastapi"}),
     ],

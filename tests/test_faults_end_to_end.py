@@ -78,6 +78,7 @@ def tiny(folder: Path, seed: int, **changes: Any) -> Path:
 def policy() -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
     document["name"] = "tiny"
+    document |= {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
     document["equivalence"]["sampled"] |= {"min_tokens": 600, "max_tokens": 4000}
     document["equivalence"]["tolerance"] |= {"window": 0.15, "bonus": 0.2}
     document["serving"] |= {"max_prompt_tokens": 400, "tokens_per_request": 24}

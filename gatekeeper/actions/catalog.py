@@ -11,6 +11,7 @@ from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import plain, read
 from gatekeeper.core.policies import Policy, Slo
 from gatekeeper.core.routing import Rule
+from gatekeeper.core.task_assignment import TaskRules
 from gatekeeper.errors import Incompatible, InputError, NotFound
 from gatekeeper.store import access
 from gatekeeper.store import catalog as store
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply_policy",
+    "check_name",
     "covered_sampling",
     "get_artifact",
     "get_policy",
@@ -41,7 +43,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def _check_name(field: str, name: str) -> None:
+def check_name(field: str, name: str) -> None:
+    """Raise ``InputError`` for what is no name of a route, policy, alias or economics."""
     # Names travel in URLs and OFREP keys; one that looks like a digest would hide an artifact.
     if _NAME.fullmatch(name) is None or _DIGEST.fullmatch(name) is not None:
         raise InputError(
@@ -119,7 +122,7 @@ def move_alias(db: Database, actor: Actor, alias: str, digest: str) -> ArtifactR
         NotFound: no such artifact.
         Incompatible: a route on this alias samples in a way that the artifact does not cover.
     """
-    _check_name("alias", alias)
+    check_name("alias", alias)
     with db.write() as session:
         record = _artifact(store.artifact(session, digest), digest, "digest")
         before = store.set_alias(session, alias, digest)
@@ -149,7 +152,7 @@ def apply_policy(
         InputError: the document is not a sound policy, or carries another name.
     """
     policy = Policy.from_dict(document)
-    _check_name("name", name)
+    check_name("name", name)
     if policy.name != name:
         raise InputError(
             f"differs from the name {name} it is applied under",
@@ -204,6 +207,8 @@ def put_route(
     rules: Sequence[Mapping[str, Any]] = (),
     slo: Mapping[str, Any] | None = None,
     sampling: Sequence[Mapping[str, Any]] = (),
+    task_rules: Mapping[str, Any] | None = None,
+    economics: str | None = None,
 ) -> RouteRecord:
     """Create or replace a route and decide it. No ``sampling`` means all that the artifact covers.
 
@@ -212,13 +217,16 @@ def put_route(
         NotFound: no such artifact or policy.
         Incompatible: a sampling setting that the artifact does not cover.
     """
-    _check_name("route", name)
+    check_name("route", name)
     if not slice_name:
         raise InputError("is empty", field="slice", remedy="name the workload slice of its text")
     checked = [
         Rule.from_dict(rule, route=name, field=f"rules[{i}]").to_dict()
         for i, rule in enumerate(rules)
     ]
+    grouping = None if task_rules is None else plain(TaskRules.from_dict(task_rules))
+    if economics is not None:
+        check_name("economics", economics)
     limits = None if slo is None else plain(read(Slo, dict(slo), field="slo"))
     with db.write() as session:
         found = _artifact(store.resolve(session, artifact), artifact, "artifact")
@@ -239,6 +247,8 @@ def put_route(
                 slo=limits,
                 sampling=[dict(item) for item in sampling],
                 updated_at=0.0,
+                task_rules=grouping,
+                economics=economics,
             ),
         )
         access.audit(

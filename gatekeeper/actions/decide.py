@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from gatekeeper.core.bypass import BYPASS, Lease, RequestContext, RequestDecision, decide_request
 from gatekeeper.core.granting import Hold, grant, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
+from gatekeeper.core.value import ValueInterval
 from gatekeeper.core.verdicts import from_json
 from gatekeeper.errors import NotFound
-from gatekeeper.store import catalog, decisions, results
+from gatekeeper.store import catalog, decisions, economics, pricing, results
 from gatekeeper.store.database import Database, Session, now
 from gatekeeper.store.records import (
     DecisionRecord,
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 __all__ = [
     "answer",
     "contradictions",
+    "current",
     "current_lease",
     "derive",
     "history",
     "instant",
+    "pricing_basis",
     "refresh",
     "snapshot",
 ]
@@ -117,13 +120,15 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
     governing = results.governing_results(
         session, route=route.name, artifact=artifact.digest, policy=stored_policy.digest
     )
+    value, unpriced = _value(session, route, artifact.digest, stored_policy.digest, governing)
     override = decisions.active_override(session, route.name, at=at)
     wanted = decide(
         policy,
         artifact.contract,
         {gate: _stored(record) for gate, record in governing.items()},
-        None,  # no prices are known to this version; a policy with a minimum value then bypasses
+        value,
         moment,
+        unpriced=unpriced,
         override=_override(override),
     )
     verdict, hold = settle(policy, wanted, _recall(before.state if before else {}), moment)
@@ -145,6 +150,48 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
         state={"reconsider_at": turning, "hold": _remember(hold)},
         evidence_expires_at=verdict.evidence_expires_at,
         at=at,
+    )
+
+
+def pricing_basis(
+    *,
+    artifact: str,
+    policy: str,
+    economics_name: str,
+    economics: str | None,
+    governing: Mapping[str, GateRecord],
+) -> tuple[str | None, ...]:
+    """What a decision needs a pricing to rest on, in the order of ``PricingRecord.basis``."""
+    runs = {gate: record.run for gate, record in governing.items()}
+    return (artifact, policy, economics_name, economics, runs.get("serving"), runs.get("outcome"))
+
+
+def _value(
+    session: Session,
+    route: RouteRecord,
+    artifact: str,
+    policy: str,
+    governing: Mapping[str, GateRecord],
+) -> tuple[ValueInterval | None, tuple[str, ...]]:
+    """Return the stored value per task and what it still needs; unknown on any other basis."""
+    name = route.economics or route.policy
+    prices = economics.current(session, name)
+    wanted = pricing_basis(
+        artifact=artifact,
+        policy=policy,
+        economics_name=name,
+        economics=None if prices is None else prices.digest,
+        governing=governing,
+    )
+    record = pricing.latest(session, route.name)
+    if record is None or record.basis != wanted:
+        return None, ("a pricing of the present evidence, which follows within seconds",)
+    total = record.document["total"]
+    if total is None:
+        return None, tuple(record.document["still_needed"])
+    return (
+        ValueInterval(total["per_task"], total["low"], total["high"], total["currency"]),
+        tuple(record.document["still_needed"]),
     )
 
 
@@ -287,13 +334,23 @@ def _leased(record: DecisionRecord, at: float) -> Lease:
     return Lease.from_dict(document)
 
 
+def current(db: Database, route: str) -> tuple[DecisionRecord, Lease]:
+    """Return the route's decision now as it is stored and as it is leased.
+
+    Raises:
+        NotFound: no such route.
+    """
+    record, at = _current(db, route)
+    return record, _leased(record, at)
+
+
 def current_lease(db: Database, route: str) -> Lease:
     """Return the route's decision now.
 
     Raises:
         NotFound: no such route.
     """
-    return _leased(*_current(db, route))
+    return current(db, route)[1]
 
 
 def answer(

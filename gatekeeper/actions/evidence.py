@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gatekeeper.errors import EvidenceError, InputError, NotFound, Unavailable
-from gatekeeper.store import results, runs
+from gatekeeper.store import pricing, results, runs
 from gatekeeper.store.records import EvidenceRecord
 
 if TYPE_CHECKING:
@@ -200,35 +200,36 @@ class EvidenceFolder:
 
     def _read(self, table: str, sha256: str) -> pd.DataFrame:
         with self.db.read() as session:
-            records = results.evidence_of(session, sha256)
-        if not records:
+            paths = [record.path for record in results.evidence_of(session, sha256)]
+            paths += pricing.paths_of(session, sha256)
+        if not paths:
             raise EvidenceError(
                 "no evidence with this digest is recorded",
                 field=table,
                 value=sha256,
                 remedy="run the gate again",
             )
-        for record in records:
-            path = self.folder / record.path
+        for name in paths:
+            path = self.folder / name
             if not path.is_file():
                 raise EvidenceError(
-                    f"the file {record.path} is missing",
+                    f"the file {name} is missing",
                     field=table,
                     remedy="restore it from a backup",
                 )
             actual = file_sha256(path)
             if actual != sha256:
                 raise EvidenceError(
-                    f"the file {record.path} was changed: its digest is now {actual}",
+                    f"the file {name} was changed: its digest is now {actual}",
                     field=table,
                     value=sha256,
                     remedy="restore it from a backup, or run the gate again",
                 )
         try:
-            return pd.read_parquet(self.folder / records[0].path)
+            return pd.read_parquet(self.folder / paths[0])
         except (pa.ArrowException, OSError, ValueError) as error:
             raise EvidenceError(
-                f"the file {records[0].path} cannot be read ({error})",
+                f"the file {paths[0]} cannot be read ({error})",
                 field=table,
                 value=sha256,
                 remedy="run the gate again",

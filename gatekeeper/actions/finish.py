@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from gatekeeper.actions.decide import derive
 from gatekeeper.actions.evidence import EvidenceFolder
+from gatekeeper.actions.price import drop_replaced, prepare_pricing, store_pricing
 from gatekeeper.core.equations import EQUATIONS, verify
 from gatekeeper.core.verdicts import GateResult, Outcome, from_json, to_json
-from gatekeeper.errors import EvidenceError, InputError
+from gatekeeper.errors import EvidenceError, GatekeeperError, InputError
 from gatekeeper.store import access, catalog, results, runs
 from gatekeeper.store.records import EvidenceRecord, GateRecord, RunRecord
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database
 
 __all__ = ["claim_prefix", "finish"]
+
+_log = structlog.get_logger()
 
 
 def claim_prefix(run_id: str) -> str:
@@ -65,12 +70,21 @@ def finish(
     _check_evidence(verdict, evidence, tables)
     claims = _ledger_claims(run_id, verdict, tables)
     _check_claims(claims, EvidenceFolder(folder, db))
+    record = _record(held, verdict)
+    # Priced before it is stored, so that the route is decided once and not first without a value.
+    try:
+        priced = prepare_pricing(db, folder, held.route, result=record)
+    except GatekeeperError as error:
+        # The measurement is sound and stays; without a pricing its value is unknown.
+        _log.error("route could not be priced", route=held.route, error=str(error))
+        priced = None
+    replaced = []
     with db.write() as session:
         state = "cancelled" if verdict.outcome is Outcome.CANCELLED else "finished"
         run = runs.finish(session, run_id, fence, state=state, info=info)
         policy = catalog.policy(session, run.policy)
         ttl_s = float(policy.document["evidence_ttl_s"]) if policy is not None else 0.0
-        results.add_gate_result(session, _record(run, verdict), ttl_s=ttl_s)
+        results.add_gate_result(session, record, ttl_s=ttl_s)
         results.add_claims(session, claims, run_id=run_id)
         results.add_rounds(
             session,
@@ -88,7 +102,10 @@ def finish(
             target=run_id,
             detail={"outcome": verdict.outcome.value, "gate": run.gate, "route": run.route},
         )
+        if priced is not None:
+            replaced.append(store_pricing(session, priced))
         derive(session, [run.route])
+    drop_replaced(db, folder, replaced)
     for row in stale:
         if row.path not in kept:
             (folder / row.path).unlink(missing_ok=True)

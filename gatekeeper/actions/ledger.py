@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from gatekeeper.actions.decide import contradictions
 from gatekeeper.actions.evidence import EvidenceFolder
 from gatekeeper.actions.finish import claim_prefix
-from gatekeeper.core.documents import read
+from gatekeeper.actions.price import inputs_again, no_curves
+from gatekeeper.core.documents import leaves, read
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policies import Policy, Slo
+from gatekeeper.core.pricing import price
 from gatekeeper.core.verdicts import GateResult, to_json
 from gatekeeper.errors import GatekeeperError
-from gatekeeper.gates import equivalence, serving
-from gatekeeper.store import catalog, results, runs
+from gatekeeper.gates import equivalence, outcome, servers_equivalence, servers_serving, serving
+from gatekeeper.store import catalog, pricing, results, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pandas as pd
@@ -46,8 +48,10 @@ def verify_ledger(db: Database, folder: Path) -> list[dict[str, Any]]:
 
     After the ledger's claims come the figures that decisions read: each stored result is judged
     anew from its Parquet tables, and every number of its summary and parts is compared, under the
-    id ``run/<id>/summary.<path>`` and the equation ``<gate>.evaluate``. Then each route's latest
-    decision is derived anew from the stored results, as ``decision/<route>/<path>``.
+    id ``run/<id>/summary.<path>`` and the equation ``<gate>.evaluate``. Each route's pricing is
+    computed anew from the kept curves, the stored results and the prices, as
+    ``pricing/<route>/<path>``. Then each route's latest decision is derived anew from the stored
+    results and pricing, as ``decision/<route>/<path>``.
     """
     evidence = EvidenceFolder(folder, db)
     with db.read() as session:
@@ -63,6 +67,7 @@ def verify_ledger(db: Database, folder: Path) -> list[dict[str, Any]]:
             continue  # a run that failed or was cancelled was never judged and has no figures
         names = {row.table: row.sha256 for row in tables[record.run]}
         rows += _judge_again(record, run, Policy.from_dict(policy.document), names, evidence)
+    rows += _price_again(db, evidence)
     for path, recorded, fresh in contradictions(db):
         inputs: dict[str, str] = {}
         rows.append(_row(f"decision/{path}", "policies.decide", inputs, recorded, fresh))
@@ -86,35 +91,62 @@ def _judge_again(
         return [{**row, "cause": "not_computable", "reason": str(error)}]
     stored = {**record.document, "claims": None, "recorded_outcome": record.outcome}
     fresh = {**to_json(again), "claims": None, "recorded_outcome": str(again.outcome)}
-    recorded = dict(_leaves(stored, ""))
-    computed = dict(_leaves(json.loads(json.dumps(fresh)), ""))
+    return _compare(prefix, equation, names, stored, fresh)
+
+
+def _compare(
+    prefix: str,
+    equation: str,
+    inputs: Mapping[str, str],
+    stored: Mapping[str, Any],
+    fresh: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """One row for each number of a document, and for whatever else differs."""
+    recorded = dict(leaves(dict(stored)))
+    computed = dict(leaves(json.loads(json.dumps(fresh))))
     rows = []
     for path in sorted({*recorded, *computed}):
         one, other = recorded.get(path), computed.get(path)
         if _is_number(one) or not _agree(one, other):
-            rows.append(_row(f"{prefix}{path}", equation, names, one, other))
+            rows.append(_row(f"{prefix}{path}", equation, inputs, one, other))
+    return rows
+
+
+def _price_again(db: Database, evidence: EvidenceFolder) -> list[dict[str, Any]]:
+    rows = []
+    with db.read() as session:
+        records = pricing.all_pricings(session)
+    for record in records:
+        prefix, names = f"pricing/{record.route}/", {"curves": record.evidence or "none"}
+        try:
+            curves = (
+                no_curves() if record.path is None else evidence.load("curves", record.evidence)
+            )
+            with db.read() as session:
+                again = price(inputs_again(session, record, curves))
+        except (GatekeeperError, KeyError) as error:
+            total = (record.document.get("total") or {}).get("per_task")
+            row = _row(f"{prefix}document", "pricing.price", names, total, None)
+            rows.append({**row, "agrees": False, "cause": "not_computable", "reason": str(error)})
+        else:
+            rows += _compare(prefix, "pricing.price", names, record.document, again.document)
     return rows
 
 
 def _evaluate(run: RunRecord, policy: Policy, frames: Mapping[str, pd.DataFrame]) -> GateResult:
+    on_servers = "servers" in frames  # only runs on servers that already run have this table
     if run.gate == "equivalence":
+        if on_servers:
+            return servers_equivalence.evaluate(policy.equivalence, frames)
         return equivalence.evaluate(policy.equivalence, frames)
+    if run.gate == "outcome":
+        return outcome.evaluate(policy.outcome, frames)
     budget = policy.serving
     if run.slo is not None:
         budget = replace(budget, slo=read(Slo, dict(run.slo), field="slo"))
+    if on_servers:
+        return servers_serving.evaluate(budget, frames)
     return serving.evaluate(budget, frames)
-
-
-def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Every scalar of a JSON document with its dotted path."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{index}]")
-    else:
-        yield path, value
 
 
 def _row(

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper import workloads
 from gatekeeper.actions.catalog import covered_sampling, get_artifact, get_policy, get_route
+from gatekeeper.actions.plan_servers import estimate_servers
+from gatekeeper.actions.submit import outcome_load, refuse_outcome_of_servers
 from gatekeeper.core.decoding import Rates, SamplingSettings, TokenPrompt
 from gatekeeper.core.documents import read
 from gatekeeper.core.policies import Policy, ServingBudget, Slo
+from gatekeeper.core.running_pair import is_running_pair
 from gatekeeper.errors import InputError
-from gatekeeper.gates import equivalence, serving
+from gatekeeper.gates import equivalence, outcome, serving
 from gatekeeper.store import results
+from gatekeeper.workloads import tasks as task_suite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,17 +42,41 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
     """
     record = get_route(db, route)
     artifact = get_artifact(db, record.artifact)
-    policy = Policy.from_dict(get_policy(db, record.policy).document)
+    stored = get_policy(db, record.policy)
+    policy = Policy.from_dict(stored.document)
+    rates = _rates(db, artifact.digest)
+    described = {
+        "route": route,
+        "gate": gate,
+        "artifact": artifact.digest,
+        "policy": policy.name,
+        "rates": "measured by an earlier run" if rates else "unknown: no run of this artifact yet",
+        "prompt_lengths": f"estimated at {CHARACTERS_PER_TOKEN} characters a token",
+    }
+    refuse_outcome_of_servers(artifact.document, gate)
+    if is_running_pair(artifact.document):
+        estimate = estimate_servers(
+            gate,
+            policy,
+            artifact.document,
+            record.slice,
+            sampling=record.sampling,
+            rates=rates,
+            budget=_with_slo(policy, record),
+        )
+        return {**described, **estimate}
+    if gate == "outcome":
+        with db.read() as session:
+            load = outcome_load(session, route, artifact, stored)
+        return {**described, **_outcome(artifact.document, policy, rates, load)}
     prompts = [
-        TokenPrompt(p.id, p.slice, (0,) * math.ceil(len(p.text) / CHARACTERS_PER_TOKEN))
-        for p in workloads.prompts(record.slice)
+        TokenPrompt(p.id, p.slice, _placeholder(p.text)) for p in workloads.prompts(record.slice)
     ]
     prompts = [p for p in prompts if len(p.tokens) <= policy.serving.max_prompt_tokens]
     sampling = [
         SamplingSettings.from_dict(s)
         for s in covered_sampling(record.sampling, artifact.document, route=route)
     ]
-    rates = _rates(db, artifact.digest)
     common: dict[str, Any] = {
         "prompts": prompts,
         "sampling": sampling,
@@ -56,25 +84,41 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
         "seed": policy.equivalence.seed,
         "rates": rates,
     }
-    estimate: Mapping[str, Any]
+    estimated: Mapping[str, Any]
     if gate == "equivalence":
-        estimate = equivalence.plan(policy, artifact.document, **common).estimate
+        estimated = equivalence.plan(policy, artifact.document, **common).estimate
     elif gate == "serving":
         budget = _with_slo(policy, record)
-        estimate = serving.plan(policy, artifact.document, budget=budget, **common).estimate
+        estimated = serving.plan(policy, artifact.document, budget=budget, **common).estimate
     else:
         raise InputError(
-            "cannot be planned", field="gate", value=gate, remedy="use equivalence or serving"
+            "cannot be planned",
+            field="gate",
+            value=gate,
+            remedy="use equivalence, serving or outcome",
         )
-    return {
-        "route": route,
-        "gate": gate,
-        "artifact": artifact.digest,
-        "policy": policy.name,
-        "rates": "measured by an earlier run" if rates else "unknown: no run of this artifact yet",
-        "prompt_lengths": f"estimated at {CHARACTERS_PER_TOKEN} characters a token",
-        **estimate,
-    }
+    return {**described, **estimated}
+
+
+def _outcome(
+    artifact: Mapping[str, Any], policy: Policy, rates: Rates | None, load: Mapping[str, int]
+) -> Mapping[str, Any]:
+    """Estimate for the task suite at the load that ``submit`` would choose now."""
+    tasks = task_suite.suite()
+    return outcome.plan(
+        policy,
+        artifact,
+        tasks=[TokenPrompt(task.id, task.kind, _placeholder(task.text)) for task in tasks],
+        suite=task_suite.digest(tasks),
+        end_tokens=(),
+        seed=policy.equivalence.seed,
+        rates=rates,
+        **load,
+    ).estimate
+
+
+def _placeholder(text: str) -> tuple[int, ...]:
+    return (0,) * math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
 def _with_slo(policy: Policy, route: RouteRecord) -> ServingBudget:

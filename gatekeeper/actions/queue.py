@@ -8,6 +8,8 @@ import structlog
 
 from gatekeeper.actions.decide import derive
 from gatekeeper.actions.identity import SYSTEM, Actor
+from gatekeeper.actions.submit import outcome_load
+from gatekeeper.core.running_pair import SERVERS_ENGINE
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
 from gatekeeper.errors import Conflict, GatekeeperError, NotFound
 from gatekeeper.store import access, catalog, results, runs
@@ -116,6 +118,11 @@ def claim(
             return None
         artifact = catalog.artifact(session, run.artifact)
         policy = catalog.policy(session, run.policy)
+        if run.gate == "outcome" and artifact is not None and policy is not None:
+            # The serving gate may have spoken since the run was queued, as when both were at once.
+            load = outcome_load(session, run.route, artifact, policy)
+            values = {"parameters": {**run.parameters, **load}}
+            run = runs.hold(session, run.id, run.fence, values)
     if artifact is None or policy is None:
         raise NotFound("lost its artifact or policy", field="run", value=run.id)
     return {
@@ -287,8 +294,10 @@ def waiting_for(run: RunRecord) -> str | None:
     """Why a pending run has not started, in words; None once it has."""
     if run.state != "pending":
         return None
-    extra = {"reference": "torch"}.get(run.requirements["engine"], run.requirements["engine"])
     again = f"; the attempt before ended: {run.error}" if run.error else ""
+    if run.requirements["engine"] == SERVERS_ENGINE:
+        return f"any worker of this release: gatekeeper worker{again}"
+    extra = {"reference": "torch"}.get(run.requirements["engine"], run.requirements["engine"])
     return (
         f"a worker with engine {run.engine} on {run.device}: "
         f"pip install 'gatekeeper[{extra}]', then gatekeeper worker{again}"

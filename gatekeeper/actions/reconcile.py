@@ -1,4 +1,4 @@
-"""What time alone changes: expired leases, lapsed evidence, runs waiting for a worker."""
+"""What time alone changes: expired leases, lapsed evidence, runs waiting, tasks gone quiet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gatekeeper.actions.decide import refresh
+from gatekeeper.actions.price import reprice_due
 from gatekeeper.actions.queue import dispatch, reap
+from gatekeeper.actions.tasks import settle_due
 from gatekeeper.errors import GatekeeperError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
     from gatekeeper.protocols import Executor
     from gatekeeper.store.database import Database
+    from gatekeeper.store.records import DecisionRecord
 
 __all__ = ["Reconciler"]
 
@@ -26,51 +32,79 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reconciler:
-    """A thread that ticks once a second; any number of replicas may tick at a time."""
+    """Three threads that tick once a second; any number of replicas may tick at a time.
+
+    Tasks and prices are computed on threads of their own: a bypass must not wait for arithmetic.
+    Without an ``evidence`` folder, which keeps what prices rest on, nothing is priced.
+    """
 
     db: Database
     executor: Executor | None = None
     period_s: float = PERIOD_S
+    evidence: Path | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
         """Take the first snapshot, then tick until ``stop``."""
         refresh(self.db, everything=True)
         self.ready.set()
-        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
-        self._thread.start()
+        for name, work in self._duties():
+            thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _duties(self) -> list[tuple[str, Callable[[], None]]]:
+        return [
+            ("reconciler", self.tick),
+            ("tasks", self.settle_tasks),
+            ("prices", self.price_routes),
+        ]
 
     @property
     def running(self) -> bool:
         """Whether the first snapshot is taken and the thread ticks."""
-        return self.ready.is_set() and self._thread is not None and self._thread.is_alive()
+        alive = bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+        return self.ready.is_set() and alive
 
     def stop(self) -> None:
-        """End the thread after its present tick."""
+        """End the threads after their present tick."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def tick(self) -> None:
         """Do once what is due."""
         for run in reap(self.db):
             _log.warning("lease expired", run=run.id, state=run.state, attempt=run.attempt)
-        for decision in refresh(self.db):
-            _log.info(
-                "decision changed",
-                route=decision.route,
-                action=decision.action,
-                reason=decision.reason,
-            )
+        _say(refresh(self.db))
         if self.executor is not None:
             dispatch(self.db, self.executor)
 
-    def _run(self) -> None:
+    def settle_tasks(self) -> None:
+        """Compute some of the tasks that are due."""
+        settle_due(self.db)
+
+    def price_routes(self) -> None:
+        """Price some of the routes that rest on something new."""
+        if self.evidence is not None:
+            _say(reprice_due(self.db, self.evidence))
+
+    def _run(self, work: Callable[[], None]) -> None:
         while not self._stop.wait(self.period_s):
             try:
-                self.tick()
+                work()
             except GatekeeperError as error:
                 # An unreachable database comes back; the next tick catches up.
                 _log.error("reconciler could not work", error=str(error))
+
+
+def _say(changed: Sequence[DecisionRecord]) -> None:
+    for decision in changed:
+        _log.info(
+            "decision changed",
+            route=decision.route,
+            action=decision.action,
+            reason=decision.reason,
+        )

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.core.claims import essay_claims
+from gatekeeper.core.economics import Economics
 from gatekeeper.core.policies import Policy
 from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError
-from gatekeeper.store import access, catalog, decisions, results
+from gatekeeper.store import access, catalog, decisions, economics, results
+from gatekeeper.store.economics import EconomicsRecord
 from gatekeeper.store.migrate import upgrade
 from gatekeeper.store.records import PolicyRecord
 
@@ -19,22 +21,32 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import Version
 
-__all__ = ["begin_epoch", "prepare", "read_documents"]
+__all__ = ["ECONOMICS_FOLDER", "begin_epoch", "prepare", "read_documents"]
+
+ECONOMICS_FOLDER = "economics"
+"""Where a folder of policies keeps the prices that its routes are valued by."""
 
 
 def prepare(db: Database, *, migrations: Path, policies: Path) -> None:
     """Bring a database to this installation's state; repeating it changes nothing.
 
-    Policies are seeded only into a database that has none: afterwards the database is the truth.
+    Policies and economics are seeded only into a database that has none: afterwards the database
+    is the truth.
     """
     upgrade(db, migrations)
     shipped = [Policy.from_dict(document) for document in read_documents(policies)]
+    prices = [
+        Economics.from_dict(document) for document in read_documents(policies / ECONOMICS_FOLDER)
+    ]
     with db.write() as session:
         if decisions.version(session) is None:
             decisions.new_epoch(session)
         if not catalog.policies(session):
             for policy in shipped:
                 _seed(session, policy)
+        if not economics.all_current(session):
+            for document in prices:
+                _seed_economics(session, document)
         known = {claim.id for claim in results.all_claims(session)}
         fresh = [claim for claim in essay_claims() if claim.id not in known]
         results.add_claims(session, fresh, run_id=None)
@@ -49,6 +61,18 @@ def _seed(session: Session, policy: Policy) -> None:
         action="policy.seed",
         target=policy.name,
         detail={"digest": policy.digest},
+    )
+
+
+def _seed_economics(session: Session, prices: Economics) -> None:
+    record = EconomicsRecord(prices.digest, prices.name, prices.to_dict(), 0.0, SYSTEM.name)
+    economics.add(session, record)
+    access.audit(
+        session,
+        actor=SYSTEM.name,
+        action="economics.seed",
+        target=prices.name,
+        detail={"digest": prices.digest},
     )
 
 

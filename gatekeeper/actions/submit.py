@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Any
 from gatekeeper.actions.catalog import covered_sampling
 from gatekeeper.actions.identity import Actor, new_id
 from gatekeeper.core.documents import refuse_unknown
+from gatekeeper.core.policies import Policy
+from gatekeeper.core.running_pair import is_running_pair
 from gatekeeper.errors import Conflict, InputError, NotFound
-from gatekeeper.store import access, catalog, runs
+from gatekeeper.store import access, catalog, results, runs
+from gatekeeper.store.database import now
 from gatekeeper.store.records import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gatekeeper.store.database import Database, Session
+    from gatekeeper.store.records import ArtifactRecord, PolicyRecord
 
-__all__ = ["RUNNABLE", "engine_key", "submit"]
+__all__ = ["RUNNABLE", "engine_key", "outcome_load", "refuse_outcome_of_servers", "submit"]
 
-RUNNABLE = ("equivalence", "serving")
+RUNNABLE = ("equivalence", "serving", "outcome")
 """Gates that workers of this version can run."""
+
+_CHOSEN_BY_CALLER = ("seed",)
 
 MAX_ATTEMPTS = 3
 """A run whose worker vanished this often is broken, not unlucky."""
@@ -43,6 +49,8 @@ def submit(
     idempotency_key: str | None = None,
 ) -> tuple[RunRecord, bool]:
     """Queue a gate run for what the route serves now; False when the key was used before.
+
+    An outcome run gets the load of ``outcome_load`` among its parameters, anew when it is claimed.
 
     Raises:
         NotFound: no such route.
@@ -75,9 +83,47 @@ def submit(
     return run, True
 
 
+def outcome_load(
+    session: Session, route: str, artifact: ArtifactRecord, policy: PolicyRecord
+) -> dict[str, int]:
+    """Return ``gamma`` and ``concurrency`` at which the outcome gate decodes.
+
+    Those of the highest load that the route's current serving result passed, up to the budget's
+    concurrency: tasks then run as the lease would let them. Else the artifact's window and the
+    budget's concurrency.
+    """
+    budget = Policy.from_dict(policy.document).outcome
+    governing = results.governing_results(
+        session, route=route, artifact=artifact.digest, policy=policy.digest
+    )
+    serving = governing.get("serving")
+    if serving is not None and serving.outcome == "PASS" and now(session) < serving.expires_at:
+        windows = serving.document["summary"].get("gamma_by_concurrency") or {}
+        passing = {int(level): int(gamma) for level, gamma in windows.items() if int(gamma) > 0}
+        level = max((c for c in passing if c <= budget.concurrency), default=None)
+        if level is not None:
+            return {"gamma": passing[level], "concurrency": level}
+    return {"gamma": int(artifact.document["gamma"]), "concurrency": budget.concurrency}
+
+
+def refuse_outcome_of_servers(artifact: Mapping[str, Any], gate: str) -> None:
+    """Refuse a gate that servers which already run cannot be put through.
+
+    Raises:
+        InputError: it is the outcome gate, which needs an engine's tokens and busy time.
+    """
+    if gate == "outcome" and is_running_pair(artifact):
+        raise InputError(
+            "cannot be measured on servers that already run",
+            field="gate",
+            value=gate,
+            remedy="run equivalence or serving, or bring pairs of your own: gatekeeper outcome check",
+        )
+
+
 def _check_parameters(parameters: Mapping[str, Any]) -> None:
     """Refuse what no worker reads; a seed is all that a run may choose beside its policy."""
-    refuse_unknown(parameters, ("seed",), field="parameters")
+    refuse_unknown(parameters, _CHOSEN_BY_CALLER, field="parameters")
     seed = parameters.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError(
@@ -89,8 +135,9 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
 
 
 def _same(run: RunRecord, route: str, gate: str, parameters: Mapping[str, Any]) -> RunRecord:
+    asked = {key: value for key, value in run.parameters.items() if key in _CHOSEN_BY_CALLER}
     given = (route, gate, json.dumps(dict(parameters), sort_keys=True))
-    if given != (run.route, run.gate, json.dumps(dict(run.parameters), sort_keys=True)):
+    if given != (run.route, run.gate, json.dumps(asked, sort_keys=True)):
         raise Conflict(
             f"was used for another request, run {run.id}",
             field="Idempotency-Key",
@@ -122,8 +169,13 @@ def _new_run(
             value=route_name,
             remedy="set the route again",
         )
+    refuse_outcome_of_servers(artifact.document, gate)
+    if gate == "outcome":
+        parameters = {**parameters, **outcome_load(session, route.name, artifact, policy)}
     engine = artifact.document["engine"]
     devices = {engine["device"], engine.get("draft_device") or engine["device"]}
+    # servers that already run bring their own: whoever asks them needs a processor
+    device = "cuda" if "cuda" in devices else "cpu"
     return RunRecord(
         id=new_id(session),
         idempotency_key=key,
@@ -138,10 +190,10 @@ def _new_run(
         requirements={
             "engine": engine["name"],
             "version": engine["version"],
-            "device": max(devices),
+            "device": device,
         },
         engine=engine_key(engine["name"], engine["version"]),
-        device=max(devices),  # "cuda" sorts above "cpu": a worker with a GPU has a CPU too
+        device=device,  # a worker with a GPU has a CPU too
         state="pending",
         priority=priority,
         attempt=1,

@@ -11,7 +11,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gatekeeper.api import admin, catalog, decisions, health, ofrep, problems, runs
+from gatekeeper.api import (
+    admin,
+    catalog,
+    decisions,
+    health,
+    ofrep,
+    problems,
+    reports,
+    runs,
+    tasks,
+    traces,
+    value,
+)
 from gatekeeper.api.services import Services
 
 __all__ = ["create_app"]
@@ -19,7 +31,15 @@ __all__ = ["create_app"]
 MAX_JSON_BYTES = 16 * 1024**2
 """Largest body that is read into memory."""
 
-ROUTERS = (catalog.router, runs.router, decisions.router, admin.router)
+ROUTERS = (
+    catalog.router,
+    runs.router,
+    decisions.router,
+    tasks.router,
+    reports.router,
+    value.router,
+    admin.router,
+)
 
 
 @asynccontextmanager
@@ -48,13 +68,18 @@ def create_app(services: Services) -> FastAPI:
     app.middleware("http")(_measure)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES)
-    app.include_router(ofrep.router)  # its errors have the protocol's own form
+    # The errors of these two have their protocols' own forms.
+    app.include_router(ofrep.router)
+    app.include_router(traces.router)
     app.include_router(health.router, responses={503: problems.RESPONSES[503]})
     return app
 
 
 class _BodyLimit:
-    """Refuses JSON bodies beyond all use before they fill the memory; evidence streams to disk."""
+    """Refuses JSON bodies beyond all use before they fill the memory.
+
+    Evidence streams to disk, and traces count their own bytes, also those that they unpack to.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -71,8 +96,9 @@ class _BodyLimit:
                 raise HTTPException(413, f"the body is larger than {MAX_JSON_BYTES} bytes")
             return message
 
-        upload = scope["type"] != "http" or "/evidence/" in scope["path"]
-        await self.app(scope, receive if upload else counted, send)
+        own = scope["type"] != "http" or "/evidence/" in scope["path"]
+        own = own or scope["path"] in traces.PATHS
+        await self.app(scope, receive if own else counted, send)
 
 
 async def _measure(

@@ -96,5 +96,7 @@ def put_route(route: str, body: RouteBody, services: Using, actor: Operator) -> 
         rules=body.rules,
         slo=body.slo,
         sampling=body.sampling,
+        task_rules=body.task_rules,
+        economics=body.economics,
     )
     return plain_view(record)

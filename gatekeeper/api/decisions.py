@@ -57,10 +57,15 @@ def history(
 def snapshot(
     services: Using, _actor: Reader, if_none_match: Annotated[str | None, Header()] = None
 ) -> Response:
-    """Return every route's lease at once; the ETag changes with the version."""
+    """Return every route's lease at once; the ETag changes with the version.
+
+    It also changes with the lifetimes: a lease cut short, because time is about to change its
+    decision, must reach clients as such and never be taken for the longer one they hold.
+    """
     version, leases = decide.snapshot(services.db)
-    names = ",".join(lease.route for lease in leases)
-    digest = hashlib.sha256(f"{version.epoch}.{version.counter}:{names}".encode()).hexdigest()
+    lasting = [(lease.route, lease.ttl_s, lease.max_stale_s) for lease in leases]
+    content = f"{version.epoch}.{version.counter}:{lasting}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
     etag = f'"{digest[:32]}"'
     if if_none_match == etag:
         return Response(status_code=304, headers={"ETag": etag})

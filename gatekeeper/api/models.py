@@ -56,6 +56,8 @@ class RouteBody(Body):
     rules: list[Document] = []
     slo: Document | None = None
     sampling: list[Document] = []
+    task_rules: Document | None = None
+    economics: Name | None = None
 
 
 class GateRunBody(Body):

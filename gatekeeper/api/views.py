@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.decide import instant
 from gatekeeper.actions.queue import waiting_for
+from gatekeeper.core.span_documents import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gatekeeper.actions.tasks import PathView
     from gatekeeper.store.records import EvidenceRecord, GateRecord, RunRecord, TokenRecord
 
-__all__ = ["evidence_view", "plain_view", "result_view", "run_view", "token_view"]
+__all__ = ["evidence_view", "path_view", "plain_view", "result_view", "run_view", "token_view"]
+
+
+_NS = 10**9
 
 
 def plain_view(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any record of the store
@@ -65,3 +70,39 @@ def token_view(record: TokenRecord) -> dict[str, Any]:
     view = plain_view(record)
     del view["sha256"]
     return view
+
+
+def path_view(path: PathView) -> dict[str, Any]:
+    """Return a critical path's steps in seconds, and the calls with their routes."""
+    profile = path.profile
+    task, graph = profile.task, profile.graph
+    steps = []
+    for step in profile.path:
+        if step.lag_ns or step.duration_ns:
+            work = graph.work[step.node]
+            span = None if work is None else task.works[work].span
+            steps.append(
+                {
+                    "span_id": None if span is None else span.span_id,
+                    "name": None if span is None else clean(span.name),
+                    "kind": graph.kind[step.node],
+                    "lag_kind": graph.lag_kind[step.node],
+                    "lag_s": float(step.lag_ns / _NS),
+                    "duration_s": float(step.duration_ns / _NS),
+                }
+            )
+    saved = profile.saving.value
+    return {
+        "task": path.record.id,
+        "version": path.record.version,
+        "wall_s": task.wall_ns / _NS,
+        "decode_speedup": float(profile.speedup),
+        "saving_s": None if saved is None else float(saved / _NS),
+        "evidence_grade": profile.evidence_grade,
+        "reconciled": profile.reconciled,
+        "steps": steps,
+        "calls": [
+            {"span_id": c.span_id, "name": clean(c.name), "route": c.route, "why": clean(c.why)}
+            for c in path.calls
+        ],
+    }

@@ -21,16 +21,20 @@ COMMANDS = {
     "claims": ("gatekeeper.cli.claims:claims", "List every figure, or recompute it from evidence."),
     "artifact": ("gatekeeper.cli.artifact:artifact", "Register and inspect target-proposer pairs."),
     "route": ("gatekeeper.cli.route:route", "Say what each route serves, and under which policy."),
+    "traces": ("gatekeeper.cli.traces:traces", "Send trace files, and list the tasks of them."),
     "policy": ("gatekeeper.cli.policy:policy", "Apply and inspect policies."),
     "gate": ("gatekeeper.cli.gate:gate", "Plan, start, follow and cancel gate runs."),
     "equivalence": (
         "gatekeeper.cli.equivalence:equivalence",
         "Check an EVIDENCE.npz for exactness.",
     ),
+    "outcome": ("gatekeeper.cli.outcome:outcome", "Check a PAIRS.csv of task outcomes."),
     "decide": ("gatekeeper.cli.decide:decide", "Enable or bypass: decide a route now."),
+    "report": ("gatekeeper.cli.report:report", "Why a route is decided so, figure by figure."),
     "override": ("gatekeeper.cli.override:override", "Set or clear a manual override."),
     "token": ("gatekeeper.cli.token:token", "Create, list and revoke access tokens."),
     "db": ("gatekeeper.cli.db:db", "Upgrade the database."),
+    "doctor": ("gatekeeper.cli.doctor:doctor", "Is everything in place, and if not, what to do?"),
 }
 """Command name to its ``module:attribute`` and the line that ``--help`` prints for it.
 
@@ -97,14 +101,17 @@ def cli() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit; every error of the user's is one line on stderr."""
+def main(arguments: list[str] | None = None, *, command: click.Command = cli) -> NoReturn:
+    """Run the command line and exit; every error of the user's is one line on stderr.
+
+    ``command`` is for modules that are run by themselves (``python -m``).
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names come from foreign files; a terminal that cannot show one must not end us.
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = cli.main(args=arguments, prog_name="gatekeeper", standalone_mode=False)
+        status = command.main(args=arguments, prog_name="gatekeeper", standalone_mode=False)
     except GatekeeperError as error:
         click.echo(f"gatekeeper: error: {error}", err=True)
         sys.exit(error.exit_code)

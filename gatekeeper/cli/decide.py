@@ -7,6 +7,7 @@ import sys
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document
+from gatekeeper.errors import printable
 
 __all__ = ["decide"]
 
@@ -28,6 +29,6 @@ def decide(route: str, *, as_json: bool) -> None:
     else:
         window = f", gamma {lease['gamma']}" if lease["gamma"] else ""
         click.echo(f"{route}: {lease['action']}{window} ({lease['reason']})")
-        click.echo(lease["explanation"])
+        click.echo(printable(lease["explanation"]))
     if lease["action"] != "enable":
         sys.exit(1)

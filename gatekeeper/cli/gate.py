@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,6 @@ __all__ = ["gate"]
 
 _POLL_S = 0.5
 _GATES = ("equivalence", "serving", "outcome")
-_RUNNABLE = ("equivalence", "serving")
 _OVER = ("finished", "failed", "cancelled")
 
 
@@ -28,71 +28,163 @@ def gate() -> None:
 
 
 @gate.command()
-@click.argument("route")
+@click.argument("route", required=False)
 @click.argument("name", metavar="[GATE]", required=False, type=click.Choice(_GATES))
+@click.option("--route", "route_option", metavar="ROUTE", help="ROUTE, as an option.")
+@click.option("--baseline-url", metavar="URL", help="A server that already runs and decodes alone.")
+@click.option("--candidate-url", metavar="URL", help="The same model's server that speculates.")
+@click.option("--model", help="Model's name at both servers, where they have several.")
+@click.option("--gamma", type=click.IntRange(1), help="The candidate's window, where known.")
+@click.option("--policy", help="Policy that judges the two servers; demo otherwise.")
+@click.option("--slice", "slice_name", help="Workload of the two servers; tool_calls otherwise.")
 @click.option("--plan", "planned", is_flag=True, help="Only print minutes, tokens and power.")
 @click.option("--wait", is_flag=True, help="Follow to the end; exit 1 unless everything passes.")
+@click.option("--html", type=click.Path(path_type=Path), help="With --wait: the report, as a page.")
 @click.option("--seed", type=click.IntRange(0), help="Draw other requests than the policy's seed.")
 @click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True)
 @as_json_option
 def run(
-    route: str,
+    route: str | None,
     name: str | None,
     *,
+    route_option: str | None,
+    baseline_url: str | None,
+    candidate_url: str | None,
+    model: str | None,
+    gamma: int | None,
+    policy: str | None,
+    slice_name: str | None,
     planned: bool,
     wait: bool,
+    html: Path | None,
     seed: int | None,
     priority: int,
     as_json: bool,
 ) -> None:
     """Run GATE for what ROUTE serves now; without GATE, all that its policy demands.
 
-    The plan is printed first; ``--plan`` ends there. With ``--json`` and no GATE the answer lists
-    one item for each gate.
+    The plan is printed first; --plan ends there. With --json and no GATE the answer lists one item
+    for each gate.
+
+    With --baseline-url and --candidate-url the two servers are registered and ROUTE is created
+    where there is none; --plan then asks neither of them and needs no server of gatekeeper's.
     """
     from gatekeeper.cli.http import client
+    from gatekeeper.cli.report import write_report
+    from gatekeeper.cli.servers import plans as plans_of_pair
+    from gatekeeper.cli.servers import register, running_pair
 
+    if html is not None and not wait:
+        raise click.UsageError("--html needs --wait: a report is of what was measured.")
+    route, name = _route_and_gate(route, name, route_option)
+    pair = running_pair(
+        baseline_url,
+        candidate_url,
+        model=model,
+        gamma=gamma,
+        policy=policy,
+        slice_name=slice_name,
+    )
+    if pair is not None and planned:
+        _show_plans(plans_of_pair(pair, route, [name] if name else []), name, as_json=as_json)
+        return
     parameters = {} if seed is None else {"seed": seed}
     with client() as http:
+        if pair is not None:
+            register(http, pair, route)
+        gates = [name] if name else _demanded(http, route, on_servers=pair is not None)
         bodies = [
             {"route": route, "gate": gate, "parameters": parameters, "priority": priority}
-            for gate in ([name] if name else _demanded(http, route))
+            for gate in gates
         ]
         plans = [
             http.post("/v1/gate-runs", params={"plan": "true"}, json=body).json() for body in bodies
         ]
-        if not as_json:
-            for plan in plans:
-                _print_plan(plan)
         if planned:
-            views = plans
-        else:
-            keys = ({"Idempotency-Key": secrets.token_hex(16)} for _ in bodies)
-            views = [
-                http.post("/v1/gate-runs", json=body, headers=key).json()
-                for body, key in zip(bodies, keys, strict=True)
-            ]
-        if wait and not planned:
+            _show_plans(plans, name, as_json=as_json)
+            return
+        if not as_json:
+            _show_plans(plans, name, as_json=False)
+        views = [_queue(http, body) for body in bodies]
+        decision = ""
+        if wait:
             views = [_follow(http, view["id"], quiet=as_json) for view in views]
+            decision = "" if pair is None else _decision(http, route)
+            if html is not None:
+                write_report(http, route, html=html, quiet=as_json)
     if as_json:
         print_document(views[0] if name else {"items": views})
-    elif not planned:
-        for view in views:
-            if wait:
-                _print_run(view)
-            else:
-                click.echo(f"run {view['id']} waits for {view['waiting_for']}")
-    if wait and not planned and any(view["outcome"] != "PASS" for view in views):
+    else:
+        _show_runs(views, decision, followed=wait)
+    if wait and any(view["outcome"] != "PASS" for view in views):
         sys.exit(1)
 
 
-def _demanded(http: httpx.Client, route: str) -> list[str]:
-    """Gates that the route's policy demands and a worker can run."""
+def _queue(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
+    key = {"Idempotency-Key": secrets.token_hex(16)}
+    view: dict[str, Any] = http.post("/v1/gate-runs", json=body, headers=key).json()
+    return view
+
+
+def _show_runs(views: list[dict[str, Any]], decision: str, *, followed: bool) -> None:
+    for view in views:
+        if followed:
+            _print_run(view)
+        else:
+            click.echo(f"run {view['id']} waits for {view['waiting_for']}")
+    if decision:
+        click.echo(decision)
+
+
+def _route_and_gate(
+    route: str | None, name: str | None, option: str | None
+) -> tuple[str, str | None]:
+    """ROUTE and GATE from the arguments, the first of which --route takes the place of."""
+    if option is None:
+        if route is None:
+            raise click.UsageError("Missing argument 'ROUTE'.", click.get_current_context())
+        return route, name
+    if route is None or name is None:
+        # with --route the one argument left can only be the gate
+        if route is not None and route not in _GATES:
+            raise click.UsageError(
+                f"{route!r} is neither a gate nor needed beside --route.",
+                click.get_current_context(),
+            )
+        return option, route
+    raise click.UsageError("ROUTE is given twice.", click.get_current_context())
+
+
+def _decision(http: httpx.Client, route: str) -> str:
+    """One line on what the route does now, and where the whole report is."""
+    from gatekeeper.cli.http import segment
+
+    lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
+    return (
+        f"{route}: {lease['action']} ({lease['reason']}): {lease['explanation']}\n"
+        f"the whole report: gatekeeper report {route}"
+    )
+
+
+def _show_plans(plans: list[dict[str, Any]], name: str | None, *, as_json: bool) -> None:
+    if as_json:
+        print_document(plans[0] if name else {"items": plans})
+        return
+    for plan in plans:
+        _print_plan(plan)
+
+
+def _demanded(http: httpx.Client, route: str, *, on_servers: bool) -> list[str]:
+    """Gates that the route's policy demands, in the order in which a decision reads them."""
     from gatekeeper.cli.http import segment
 
     policy = http.get(f"/v1/routes/{segment(route)}").json()["policy"]
     document = http.get(f"/v1/policies/{segment(policy)}").json()["document"]
-    return [gate for gate in document["mandatory_gates"] if gate in _RUNNABLE]
+    if on_servers:
+        from gatekeeper.cli.servers import demanded_of
+
+        return demanded_of(document["mandatory_gates"])
+    return [gate for gate in _GATES if gate in document["mandatory_gates"]]
 
 
 def _print_plan(plan: dict[str, Any]) -> None:
@@ -102,7 +194,14 @@ def _print_plan(plan: dict[str, Any]) -> None:
     skip = {"gate", "route", "policy", "minutes", "rates", "artifact"}
     for key, value in plan.items():
         if key not in skip:
-            click.echo(f"  {key.replace('_', ' ')}: {value}")
+            click.echo(f"  {key.replace('_', ' ')}: {_said(value)}")
+
+
+def _said(value: object) -> str:
+    """Say a figure with three digits, and alternatives as what each holds for."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_said(item)} at {name}" for name, item in value.items())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _follow(http: httpx.Client, run_id: str, *, quiet: bool) -> dict[str, Any]:

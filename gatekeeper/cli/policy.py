@@ -1,66 +1,145 @@
-"""``gatekeeper policy``: apply and inspect policies; the database is the truth."""
+"""``gatekeeper policy``: apply and inspect policies and economics; the database is the truth."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx
 
 __all__ = ["policy"]
 
 
 @click.group()
 def policy() -> None:
-    """Apply and inspect policies."""
+    """Apply and inspect policies and economics."""
 
 
 @policy.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @as_json_option
 def apply(path: Path, *, as_json: bool) -> None:
-    """Apply the policy in PATH, or every ``*.yaml`` of that folder; all are checked first."""
-    from gatekeeper.actions.start import read_documents
-    from gatekeeper.cli.http import client, segment
+    """Apply the policies and economics in PATH, and print which decisions changed.
+
+    PATH is one file, or a folder of ``*.yaml`` with prices in its folder ``economics``. All are
+    checked before the first is applied. Routes are priced and decided anew before this returns.
+    """
+    from gatekeeper.cli.http import client, pages, segment
+
+    documents = _read(path)
+    with client(timeout_s=600.0) as http:
+        before = _decisions(http)
+        applied = [
+            {"kind": kind, **http.put(f"/v1/{kind}/{segment(d['name'])}", json=d).json()}
+            for kind, d in documents
+        ]
+        if any(item["changed"] for item in applied):
+            for route in pages(http, "/v1/routes"):
+                http.get(f"/v1/routes/{segment(route['name'])}/value")  # priced before it answers
+        after = _decisions(http)
+    changes = _changes(before, after)
+    if as_json:
+        print_document({"items": applied, "decisions": changes})
+        return
+    for item in applied:
+        state = "applied" if item["changed"] else "unchanged"
+        click.echo(f"{item['kind']} {item['name']} {item['digest']} {state}")
+    for change in changes:
+        click.echo(f"{change['route']}: {_said(change['before'])} → {_said(change['after'])}")
+    if not changes:
+        click.echo("no decision changed")
+
+
+def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Documents under PATH with their kinds, each checked."""
+    from gatekeeper.actions.start import ECONOMICS_FOLDER, read_documents
+    from gatekeeper.core.economics import Economics
     from gatekeeper.core.policies import Policy
 
-    documents = [(Policy.from_dict(d).name, d) for d in read_documents(path)]
-    with client() as http:
-        applied = [
-            http.put(f"/v1/policies/{segment(name)}", json=d).json() for name, d in documents
-        ]
-    if as_json:
-        print_document({"items": applied})
-    else:
-        for item in applied:
-            state = "applied" if item["changed"] else "unchanged"
-            click.echo(f"{item['name']} {item['digest']} {state}")
+    found = read_documents(path)
+    if (path / ECONOMICS_FOLDER).is_dir():
+        found += read_documents(path / ECONOMICS_FOLDER)
+    documents = []
+    for document in found:
+        # only prices have a currency at their top
+        kind = "economics" if "currency" in document else "policies"
+        _ = (Economics if kind == "economics" else Policy).from_dict(document)
+        documents.append((kind, document))
+    return documents
+
+
+def _decisions(http: httpx.Client) -> dict[str, dict[str, Any]]:
+    items: list[dict[str, Any]] = http.get("/v1/decisions/snapshot").json()["items"]
+    return {lease["route"]: lease for lease in items}
+
+
+_TOLD = ("action", "reason", "gamma", "value", "policy", "explanation")
+
+
+def _changes(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Routes whose decision or value differs, with what tells them apart."""
+    changes = []
+    for route in sorted(after):
+        one, two = (
+            {name: side[name] for name in _TOLD if name in side}
+            for side in (before.get(route, {}), after[route])
+        )
+        if one != two:
+            changes.append({"route": route, "before": one, "after": two})
+    return changes
+
+
+def _said(side: Mapping[str, Any]) -> str:
+    if not side:
+        return "no decision"
+    value = side.get("value")
+    worth = (
+        "value unknown"
+        if value is None
+        else f"{value['per_task']:.3g} [{value['low']:.3g}, {value['high']:.3g}] "
+        f"{value['currency']} a task"
+    )
+    return f"{side['action']} ({side['reason']}, {worth})"
 
 
 @policy.command("list")
 @as_json_option
 def list_(*, as_json: bool) -> None:
-    """List the current version of every policy."""
+    """List the current version of every policy and of all economics."""
     from gatekeeper.cli.http import client, pages
 
     with client() as http:
         items = pages(http, "/v1/policies")
+        prices = pages(http, "/v1/economics")
     if as_json:
-        print_document({"items": items})
+        print_document({"items": items, "economics": prices})
         return
     rows = [{**item, "gates": ", ".join(item["document"]["mandatory_gates"])} for item in items]
     columns = {"name": "name", "digest": "digest", "gates": "mandatory gates"}
     print_table(rows, columns, "no policies")
+    rows = [{**item, "currency": item["document"]["currency"]} for item in prices]
+    columns = {"name": "economics", "digest": "digest", "currency": "currency"}
+    print_table(rows, columns, "no economics")
 
 
 @policy.command()
 @click.argument("name")
+@click.option("--economics", is_flag=True, help="Print the prices of that name instead.")
 @as_json_option
-def show(name: str, *, as_json: bool) -> None:
+def show(name: str, *, economics: bool, as_json: bool) -> None:
     """Print the policy NAME (or a version by its digest)."""
     del as_json  # a policy is a document either way
     from gatekeeper.cli.http import client, segment
 
+    kind = "economics" if economics else "policies"
     with client() as http:
-        print_document(http.get(f"/v1/policies/{segment(name)}").json())
+        print_document(http.get(f"/v1/{kind}/{segment(name)}").json())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table, read_document
 from gatekeeper.errors import InputError, TraceError
+
+if TYPE_CHECKING:
+    from gatekeeper.core.traces import Trace
 
 __all__ = ["route"]
 
@@ -23,19 +26,22 @@ def route() -> None:
 @click.option("--slice", "slice_name", help="Workload slice of the route's text.")
 @click.option("--artifact", help="Digest or alias of what it serves.")
 @click.option("--policy", help="Policy that decides it.")
+@click.option("--economics", help="What its tasks are priced by; named like the policy otherwise.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
-    help="YAML with slice, artifact, policy, rules, slo, sampling; options win.",
+    help="YAML with slice, artifact, policy, rules, slo, sampling, task_rules, economics; "
+    "options win.",
 )
 @as_json_option
 def set_(
     name: str,
+    *,
     slice_name: str | None,
     artifact: str | None,
     policy: str | None,
+    economics: str | None,
     file: Path | None,
-    *,
     as_json: bool,
 ) -> None:
     """Create or replace the route NAME."""
@@ -44,6 +50,8 @@ def set_(
     body = {} if file is None else read_document(file)
     given = {"slice": slice_name, "artifact": artifact, "policy": policy}
     body |= {key: value for key, value in given.items() if value is not None}
+    if economics is not None:
+        body["economics"] = economics
     for key in given:
         if key not in body:
             raise InputError("is missing", field=key, remedy=f"give --{key} or put it in --file")
@@ -94,31 +102,40 @@ def show(name: str, *, as_json: bool) -> None:
 def test(file: Path, *, as_json: bool) -> None:
     """Say for every model call of the trace FILE which route it belongs to, and why.
 
-    Routes are tried by name, each with its rules in order. Exit status 0 whatever they match.
+    A call that names an existing route in gatekeeper.route belongs to it; otherwise routes are
+    tried by name, each with its rules in order. Exit status 0 whatever they match.
     """
     from gatekeeper.cli.http import client, pages
-    from gatekeeper.core.routing import Rule, explain
+    from gatekeeper.core.routing import Rule
+    from gatekeeper.core.task_assignment import RoutedRules, Routing, assign
+    from gatekeeper.core.tasks import build_task
 
-    calls = _calls(file)
+    found = _traces(file)
     with client() as http:
         routes = pages(http, "/v1/routes")
-    rules = [Rule.from_dict(rule) for one in routes for rule in one["rules"]]
-    rows = []
-    for span, facts in calls:
-        found = explain(rules, facts)
-        rows.append({"span": span, "route": found.route, "why": found.sentence})
+    routing = Routing(
+        tuple(
+            RoutedRules(one["name"], tuple(Rule.from_dict(rule) for rule in one["rules"]))
+            for one in routes
+        )
+    )
+    rows = [
+        {"trace": trace.trace_id, "span": call.span_id, "route": call.route, "why": call.why}
+        for trace in found
+        for call in assign(build_task(trace), routing)
+    ]
+    unmatched = sum(row["route"] is None for row in rows)
     if as_json:
-        unmatched = sum(row["route"] is None for row in rows)
         print_document({"calls": rows, "unmatched": unmatched})
     else:
         columns = {"span": "span", "route": "route", "why": "why"}
         print_table(rows, columns, f"{file} holds no model call")
+        if unmatched:
+            click.echo(f"{unmatched} of {len(rows)} calls belong to no route: never priced")
 
 
-def _calls(file: Path) -> list[tuple[str, Any]]:
+def _traces(file: Path) -> tuple[Trace, ...]:
     from gatekeeper import plugins
-    from gatekeeper.core.routing import CallFacts
-    from gatekeeper.core.span_kinds import MODEL, classify
     from gatekeeper.core.trace_documents import read_traces
 
     try:
@@ -130,23 +147,4 @@ def _calls(file: Path) -> list[tuple[str, Any]]:
             value=str(file),
             remedy="name a readable trace file",
         ) from error
-    formats = list(plugins.load_all("gatekeeper.traces").values())
-    return [
-        (
-            span.span_id,
-            CallFacts(
-                service=span.service,
-                agent=_text(span.attributes.get("gen_ai.agent.name")),
-                model=_text(span.attributes.get("gen_ai.request.model")),
-                operation=_text(span.attributes.get("gen_ai.operation.name")),
-                attributes=span.attributes,
-            ),
-        )
-        for trace in read_traces(data, formats)
-        for span in trace.spans
-        if classify(span).kind == MODEL
-    ]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return read_traces(data, list(plugins.load_all("gatekeeper.traces").values()))

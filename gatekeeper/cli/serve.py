@@ -62,7 +62,12 @@ def serve(
         prepare(db, migrations=migrations, policies=data_dir("policies"))
         url = _url(listener)
         launcher = stack.enter_context(_executor(settings, db, url))
-        services = Services(db, settings.evidence, migrations, Reconciler(db, launcher))
+        services = Services(
+            db,
+            settings.evidence,
+            migrations,
+            Reconciler(db, launcher, evidence=settings.evidence),
+        )
         _announce(settings, url, as_json=as_json)
         config = uvicorn.Config(create_app(services), log_config=None, access_log=False)
         # uvicorn stops in order and then raises the signal again: let that end in our own exit,

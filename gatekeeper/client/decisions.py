@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import httpx
@@ -12,7 +12,7 @@ import httpx
 from gatekeeper.core.bypass import Lease, RequestContext, RequestDecision, decide_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -20,6 +20,8 @@ __all__ = ["DecisionClient"]
 
 _RETRY_S = 1.0
 _RENEW_AT = 0.5
+_NOT_MODIFIED = 304
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass
@@ -31,14 +33,33 @@ class _Held:
     tried_s: float | None = None
     trouble: str | None = None
 
+    def take(self, lease: Lease, now_s: float) -> bool:
+        """Hold a lease received now; False where it is older than the one held."""
+        if self.lease is not None and lease.version < self.lease.version:
+            self.trouble = f"version {lease.version} is older than {self.lease.version}"
+            return False
+        self.lease, self.received_s, self.trouble = lease, now_s, None
+        return True
+
+
+@dataclass
+class _Snapshot:
+    """The last snapshot: its ETag, its version, and each route's version in it."""
+
+    etag: str | None = None
+    version: tuple[int, int] = (0, 0)
+    routes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
 
 class DecisionClient:
     """Answers ``decide`` from a local copy of each route's lease.
 
-    The time to live counts from receipt on this process's own monotonic clock. A lease is renewed
-    when half of it is over, in ``decide`` itself, or in a thread after ``start()``; then ``decide``
-    never waits for the network. An unreachable server, an answer that cannot be read or one older
-    than what is known leaves the old lease in place until it lapses, and a lapsed lease is a bypass.
+    The time to live counts from receipt on this process's own monotonic clock. In ``decide`` itself
+    a lease is renewed when half of it is over. After ``start()`` a thread asks for the snapshot of
+    all routes instead, which costs the server next to nothing while it has not changed, and
+    ``decide`` never waits for the network. An unreachable server, an answer that cannot be read or
+    one older than what is known leaves the old lease in place until it lapses, and a lapsed lease
+    is a bypass.
 
     Args:
         url, token: the server and a token that may read decisions.
@@ -65,6 +86,8 @@ class DecisionClient:
         self._clock = clock
         self._lock = threading.Lock()
         self._routes: dict[str, _Held] = {}
+        self._snapshot = _Snapshot()
+        self._trouble: str | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -98,26 +121,56 @@ class DecisionClient:
             held.tried_s = self._clock()
         lease, trouble = self._fetch(route)
         with self._lock:
-            if lease is not None and held.lease is not None and lease.version < held.lease.version:
-                trouble = f"version {lease.version} is older than {held.lease.version}"
-            held.trouble = trouble
-            if lease is None or trouble is not None:
+            if lease is None:
+                held.trouble = trouble
                 return False
-            held.lease = lease
-            held.received_s = self._clock()
+            return held.take(lease, self._clock())
+
+    def refresh_all(self) -> bool:
+        """Ask the server for every route's lease at once; False where the old ones had to stay.
+
+        "Not modified" confirms the leases of the snapshot before: their time begins again.
+        """
+        with self._lock:
+            before = self._snapshot
+        headers = {} if before.etag is None else {"If-None-Match": before.etag}
+        answer, trouble = self._ask("/v1/decisions/snapshot", headers)
+        found: tuple[_Snapshot, list[Lease]] | None = None
+        if answer is not None and answer.status_code != _NOT_MODIFIED:
+            found, trouble = _read(answer)
+        with self._lock:
+            self._trouble = trouble
+            if trouble is not None:
+                return False
+            if found is None:
+                self._confirm(before)
+                return True
+            snapshot, leases = found
+            if snapshot.version < self._snapshot.version:
+                newer = self._snapshot.version
+                self._trouble = f"version {snapshot.version} is older than {newer}"
+                return False
+            self._snapshot = snapshot
+            for lease in leases:
+                self._routes.setdefault(lease.route, _Held()).take(lease, self._clock())
             return True
+
+    def _confirm(self, snapshot: _Snapshot) -> None:
+        for route, version in snapshot.routes.items():
+            held = self._routes[route]
+            # a newer lease from elsewhere is not the one that was confirmed
+            if held.lease is not None and held.lease.version == version:
+                held.received_s = self._clock()
 
     def trouble(self, route: str) -> str | None:
         """Why the last refresh of a route failed; None where it did not."""
         with self._lock:
             held = self._routes.get(route)
-            return None if held is None else held.trouble
+            return self._trouble or (None if held is None else held.trouble)
 
-    def start(self, *routes: str, interval_s: float = 0.2) -> None:
-        """Keep ``routes``, and every route asked for later, fresh from a thread."""
+    def start(self, *, interval_s: float = 1.0) -> None:
+        """Keep every route fresh from a thread that asks each ``interval_s`` seconds."""
         with self._lock:
-            for route in routes:
-                self._routes.setdefault(route, _Held())
             if self._thread is not None:
                 return
             self._thread = threading.Thread(
@@ -137,10 +190,7 @@ class DecisionClient:
 
     def _keep_fresh(self, interval_s: float) -> None:
         while not self._stop.is_set():
-            with self._lock:
-                due = [route for route, held in self._routes.items() if self._due(held)]
-            for route in due:
-                self.refresh(route)
+            self.refresh_all()
             self._stop.wait(interval_s)
 
     def _due(self, held: _Held) -> bool:
@@ -150,12 +200,37 @@ class DecisionClient:
         return held.lease is None or now - held.received_s >= _RENEW_AT * held.lease.ttl_s
 
     def _fetch(self, route: str) -> tuple[Lease | None, str | None]:
+        answer, trouble = self._ask(f"/v1/routes/{route}/decision", {})
+        if answer is None:
+            return None, trouble
         try:
-            response = self._http.get(f"/v1/routes/{route}/decision")
-            if not response.is_success:
-                return None, f"HTTP {response.status_code}"
-            return Lease.from_dict(response.json()), None
+            return Lease.from_dict(answer.json()), None
+        except _UNREADABLE as error:
+            return None, f"the answer cannot be read: {error!r}"
+
+    def _ask(
+        self, path: str, headers: Mapping[str, str]
+    ) -> tuple[httpx.Response | None, str | None]:
+        try:
+            response = self._http.get(path, headers=headers)
         except httpx.HTTPError as error:
             return None, str(error) or type(error).__name__
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return None, f"the answer cannot be read: {error!r}"
+        if response.is_success or (headers and response.status_code == _NOT_MODIFIED):
+            return response, None
+        return None, f"HTTP {response.status_code}"
+
+
+def _read(answer: httpx.Response) -> tuple[tuple[_Snapshot, list[Lease]] | None, str | None]:
+    """Read a snapshot as a whole, or nothing of it."""
+    try:
+        body = answer.json()
+        epoch, counter = body["version"]
+        leases = [Lease.from_dict(item) for item in body["items"]]
+        snapshot = _Snapshot(
+            etag=answer.headers.get("ETag"),
+            version=(int(epoch), int(counter)),
+            routes={lease.route: lease.version for lease in leases},
+        )
+    except _UNREADABLE as error:
+        return None, f"the answer cannot be read: {error!r}"
+    return (snapshot, leases), None

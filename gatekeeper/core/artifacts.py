@@ -18,6 +18,7 @@ from gatekeeper.core.compatibility import refuse_incompatible
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import check, mapping, plain, refuse_unknown
 from gatekeeper.core.documents import read as read_document
+from gatekeeper.core.running_pair import UNDISCLOSED, is_running_pair
 from gatekeeper.errors import EvidenceError, InputError
 
 __all__ = [
@@ -34,18 +35,22 @@ __all__ = [
 
 SCHEMA = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DEVICES = ("cpu", "cuda", UNDISCLOSED)
 _SOURCE = re.compile(r"[a-z][a-z0-9+.-]*:.+")
 
 
 @dataclass(frozen=True)
 class Target:
-    """The model whose distribution is the contract. ``files`` maps names to sha256."""
+    """The model whose distribution is the contract. ``files`` maps names to sha256.
+
+    ``tokenizer`` and ``vocab_size`` are None for a server that already runs, and only there.
+    """
 
     source: str
     revision: str | None
     files: Mapping[str, str]
-    tokenizer: str
-    vocab_size: int
+    tokenizer: str | None
+    vocab_size: int | None
     architecture: str
     padding_ids: tuple[int, ...] = ()
 
@@ -79,7 +84,7 @@ class EngineSpec:
     version: str
     dtype: str
     kv_dtype: str
-    tensor_parallel: int
+    tensor_parallel: int | None
     device: str
     draft_device: str
 
@@ -91,18 +96,18 @@ class EngineSpec:
                 (
                     "engine.dtype",
                     self.dtype,
-                    self.dtype in {"float32", "bfloat16", "float16"},
+                    self.dtype in {"float32", "bfloat16", "float16", UNDISCLOSED},
                     "use float32, bfloat16 or float16",
                 ),
                 (
                     "engine.tensor_parallel",
                     self.tensor_parallel,
-                    self.tensor_parallel >= 1,
+                    self.tensor_parallel is None or self.tensor_parallel >= 1,
                     "use 1 or more",
                 ),
             ]
             + [
-                (f"engine.{name}", device, device in {"cpu", "cuda"}, "use cpu or cuda")
+                (f"engine.{name}", device, device in _DEVICES, "use cpu or cuda")
                 for name, device in (("device", self.device), ("draft_device", self.draft_device))
             ]
         )
@@ -110,11 +115,14 @@ class EngineSpec:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A parsed, compatible artifact; ``document`` is what was given and what is digested."""
+    """A parsed, compatible artifact; ``document`` is what was given and what is digested.
+
+    ``gamma`` is None where a running server does not disclose its window, and only there.
+    """
 
     target: Target
     proposer: Proposer
-    gamma: int
+    gamma: int | None
     gamma_schedule: tuple[tuple[int, int, int], ...] | None
     acceptance: Acceptance
     sampling: tuple[SamplingSettings, ...]
@@ -197,7 +205,7 @@ def parse_artifact(document: Mapping[str, Any]) -> Artifact:
     artifact = Artifact(
         target=target,
         proposer=proposer,
-        gamma=_gamma(document["gamma"], "gamma", least=1),
+        gamma=None if _window_is_open(document) else _gamma(document["gamma"], "gamma", least=1),
         gamma_schedule=_schedule(document.get("gamma_schedule")),
         acceptance=read_document(Acceptance, document["acceptance"], field="acceptance"),
         sampling=_sampling(document["sampling"]),
@@ -228,6 +236,10 @@ def _check_model(
                 value=digest,
                 remedy="give 64 lower-case hexadecimal digits",
             )
+
+
+def _window_is_open(document: Mapping[str, Any]) -> bool:
+    return document["gamma"] is None and is_running_pair(document)
 
 
 def _gamma(value: object, field: str, *, least: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatekeeper.core.documents import refuse_unknown
+from gatekeeper.core.running_pair import UNDISCLOSED, refuse_half_disclosed
 from gatekeeper.errors import Incompatible, InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ PROPOSERS = {
     "eagle": ("layers", "tree"),
     "eagle2": ("layers", "depth", "top_k", "nodes"),
     "self_speculation": ("exit_layer", "skip_layers"),
+    UNDISCLOSED: ("model",),
 }
 """Kinds of proposer and the parameters that each reads."""
 
@@ -48,6 +50,7 @@ def refuse_incompatible(artifact: Artifact) -> None:
     """
     _refuse_contract(artifact)
     _refuse_proposer(artifact)
+    refuse_half_disclosed(artifact)
     if artifact.proposer.kind in SEPARATE:
         _refuse_vocabulary(artifact)
 
@@ -68,7 +71,8 @@ def _refuse_contract(artifact: Artifact) -> None:
             value=method,
             remedy="declare the contract approximate, or use method standard",
         )
-    if method not in {*EXACT_METHODS, *LOSSY_METHODS}:
+    hidden = method == UNDISCLOSED and artifact.proposer.kind == UNDISCLOSED
+    if method not in {*EXACT_METHODS, *LOSSY_METHODS} and not hidden:
         raise InputError(
             "is not a known acceptance method, so nothing can be said of its exactness",
             field="acceptance.method",
@@ -139,6 +143,8 @@ def _refuse_vocabulary(artifact: Artifact) -> None:
             value=proposer.tokenizer,
             remedy="give proposer.token_map, the sha256 of the draft-to-target map",
         )
+    if target.vocab_size is None:
+        return  # refused before: only a pair of running servers may leave it open
     low, high = sorted((proposer.vocab_size, target.vocab_size))
     emitted = set(range(low, high)) - set(target.padding_ids)
     if emitted:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_
 from gatekeeper.errors import InputError, UnknownKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["check", "check_json", "mapping", "plain", "read", "refuse_unknown"]
+__all__ = ["check", "check_json", "leaves", "mapping", "plain", "read", "refuse_unknown"]
 
 _T = TypeVar("_T")
 
@@ -48,6 +48,18 @@ def read(cls: type[_T], document: object, *, field: str) -> _T:
 def check_json(document: object) -> None:
     """Raise ValueError or TypeError where JSON in UTF-8 cannot hold the document."""
     json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every scalar of a JSON document with its path, such as ``regions[0].speedup.low``."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value
 
 
 def mapping(document: object, *, field: str) -> dict[str, Any]:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from gatekeeper.core import acceptance, latency, memory, progress, value
+from gatekeeper.core import (
+    acceptance,
+    latency,
+    memory,
+    pricing_change,
+    pricing_terms,
+    progress,
+    task_savings,
+    value,
+)
 from gatekeeper.core.claims import EQUATIONS, recompute, verify
 from gatekeeper.core.stats import (
     eprocess,
     greedy,
+    outcome_pairs,
+    power,
+    prediction,
+    server_drafts,
+    server_texts,
     serving_blocks,
     serving_memory,
     serving_rounds,
@@ -19,10 +33,18 @@ MODULES = (
     acceptance,
     latency,
     memory,
+    pricing_change,
+    pricing_terms,
     progress,
+    task_savings,
     value,
     eprocess,
     greedy,
+    outcome_pairs,
+    power,
+    prediction,
+    server_drafts,
+    server_texts,
     serving_blocks,
     serving_memory,
     serving_rounds,

@@ -27,6 +27,7 @@ __all__ = [
     "CallTiming",
     "Phase",
     "TokenRate",
+    "model_name",
     "observed_rates",
     "split",
     "timing",
@@ -147,7 +148,7 @@ def output_tokens(attributes: Mapping[str, Any]) -> int | None:
 def timing(span: Span) -> CallTiming:
     """Read a model span's phases and grade from whatever dialect it speaks."""
     tokens = output_tokens(span.attributes)
-    model = _model(span.attributes)
+    model = model_name(span.attributes)
     problems: list[str] = []
     if span.end_ns is None:
         return CallTiming("D", (), tokens, ("model call without an end: grade D",), model)
@@ -201,7 +202,8 @@ def observed_rates(calls: Iterable[CallTiming]) -> dict[str, TokenRate]:
     return rates
 
 
-def _model(attributes: Mapping[str, Any]) -> str | None:
+def model_name(attributes: Mapping[str, Any]) -> str | None:
+    """Model that a span names in whatever dialect; None when it names none."""
     found = (attributes.get(key) for key in _MODEL_NAMES)
     return next((name for name in found if isinstance(name, str) and name), None)
 

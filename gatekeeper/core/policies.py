@@ -25,7 +25,7 @@ from gatekeeper.core.verdicts import GATES, GateResult, Outcome
 from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from gatekeeper.core.value import ValueInterval
@@ -138,13 +138,15 @@ def decide(
     now: datetime,
     *,
     override: Override | None = None,
+    unpriced: Sequence[str] = (),
 ) -> Verdict:
     """Apply the decision table to the results of one artifact under one policy.
 
     A FAIL decides, in the order equivalence, serving, outcome, whatever else is missing; it does
     not expire, because time does not repair an artifact. Any other result counts until it
     expires. An approximate artifact needs a policy that allows it, a measured deviation
-    (``tolerance`` rows of the equivalence summary), and the outcome gate even where the policy does not demand it.
+    (``tolerance`` rows of the equivalence summary), and the outcome gate even where the policy does
+    not demand it. ``unpriced`` says what an unknown value still needs.
 
     Raises:
         InputError: an unknown contract, or a result filed under another gate's name.
@@ -162,7 +164,8 @@ def decide(
                 f"holds a result of {stored.result.gate}", field="results", value=name,
                 remedy="file each result under its gate",
             )  # fmt: skip
-    case = _Case(policy, artifact_contract == "approximate", results, value, now)
+    approximate = artifact_contract == "approximate"
+    case = _Case(policy, approximate, results, value, now, tuple(unpriced))
     if override is not None and now < override.expires_at:
         return _overridden(case, override)
     return _failed(case) or _missing(case) or _priced(case) or _enabled(case)
@@ -177,6 +180,7 @@ class _Case:
     results: Mapping[str, StoredGate]
     value: ValueInterval | None
     now: datetime
+    unpriced: tuple[str, ...] = ()
 
     @property
     def mandatory(self) -> tuple[str, ...]:
@@ -312,7 +316,9 @@ def _priced(case: _Case) -> Verdict | None:
         return None
     shown = f"{minimum.per_task:g} {minimum.currency}"
     if case.value is None:
-        return _insufficient(case, [f"price every term of the value per task (minimum {shown})"])
+        return _insufficient(
+            case, [f"price every term of the value per task (minimum {shown})", *case.unpriced]
+        )
     if case.value.currency != minimum.currency:
         return _insufficient(
             case, [f"price the task in {minimum.currency}; it is in {case.value.currency}"]

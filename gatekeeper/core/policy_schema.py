@@ -242,21 +242,53 @@ def smallest_pairs(margin: float, alpha: float) -> int:
 
 @dataclass(frozen=True)
 class OutcomeBudget:
-    """Paired tasks: one-sided ``alpha`` against a loss of ``margin`` in success."""
+    """Paired tasks: one-sided ``alpha`` against a loss of ``margin`` in success.
+
+    ``pairs`` in all, ``samples`` of each task and arm; ``max_tokens`` per answer; the candidate's
+    cost per successful outcome may be ``max_cost_ratio`` times the baseline's; ``concurrency``
+    requests in flight where the serving gate has not chosen fewer; ``sampling`` at a temperature
+    above 0, since without chance every sample of a task would be the same.
+    """
 
     margin: float
     alpha: float
     pairs: int
+    samples: int
+    max_tokens: int
+    max_cost_ratio: float
+    concurrency: int
+    sampling: SamplingSettings
 
     def __post_init__(self) -> None:
+        at = "outcome"
         check(
             [
-                ("outcome.margin", self.margin, 0 < self.margin < 1, "use a value in (0, 1)"),
-                ("outcome.alpha", self.alpha, 0 < self.alpha < 1, "use a value in (0, 1)"),
+                (f"{at}.margin", self.margin, 0 < self.margin < 1, "use a value in (0, 1)"),
+                (f"{at}.alpha", self.alpha, 0 < self.alpha < COIN_TOSS, "use a value in (0, 0.5)"),
             ]
         )
         least = smallest_pairs(self.margin, self.alpha)
-        check([("outcome.pairs", self.pairs, self.pairs >= least, f"use {least} or more")])
+        whole = self.samples >= 1 and self.pairs % self.samples == 0
+        check(
+            [
+                (f"{at}.pairs", self.pairs, self.pairs >= least, f"use {least} or more"),
+                (f"{at}.samples", self.samples, whole, "use a divisor of pairs"),
+                (f"{at}.max_tokens", self.max_tokens, self.max_tokens >= 1, "use 1 or more"),
+                (
+                    f"{at}.max_cost_ratio",
+                    self.max_cost_ratio,
+                    self.max_cost_ratio > 0,
+                    "use a ratio above 0",
+                ),
+                (f"{at}.concurrency", self.concurrency, self.concurrency >= 1, "use 1 or more"),
+                (
+                    f"{at}.sampling",
+                    self.sampling.label,
+                    not self.sampling.greedy,
+                    "use a temperature above 0",
+                ),
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from gatekeeper.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gatekeeper.core.traces import Trace
+    from gatekeeper.core.traces import Span, Trace
 
-__all__ = ["Document", "TraceFormat", "decode", "read_traces"]
+__all__ = ["Document", "SpanReader", "TraceFormat", "decode", "read_traces"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,20 @@ class TraceFormat(Protocol):
 
         Raises:
             TraceError: an id, time or structure is broken; names field, value and remedy.
+        """
+        ...
+
+
+class SpanReader(Protocol):
+    """What a trace format offers beside reading files, where exporters push it span by span."""
+
+    def read_spans(self, document: Document) -> tuple[list[Span], list[str]]:
+        """Read one export request: its spans, and why others in it were refused.
+
+        A request may be empty. ``document.values`` decides between JSON and the binary encoding.
+
+        Raises:
+            TraceError: the request itself is broken, so that no span in it can be told.
         """
         ...
 

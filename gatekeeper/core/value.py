@@ -177,15 +177,19 @@ def draft_cost(
 
 
 @equation("value.operational")
-def operational_cost(cost_per_month: float, tasks_per_month: float) -> float:
+def operational_cost(
+    cost_per_month: float, tasks_per_month: float, energy_per_task: float = 0.0
+) -> float:
     """Cost of owning the added artifact (gates, updates, alarms), spread over the tasks.
+
+    ``energy_per_task`` is the cost of the energy that a task takes more, where it is declared.
 
     Raises:
         InputError: a negative cost, or no tasks to carry it.
     """
     _not_negative(cost_per_month=cost_per_month)
     check([("tasks_per_month", tasks_per_month, tasks_per_month > 0, "count the route's tasks")])
-    return cost_per_month / tasks_per_month
+    return cost_per_month / tasks_per_month + energy_per_task
 
 
 @equation("value.quality_loss")

@@ -19,10 +19,14 @@ Scalar = str | int | float | None
 
 
 class Figures:
-    """Evaluates registered equations on evidence tables and keeps a claim for every known value."""
+    """Evaluates registered equations on evidence tables and keeps a claim for every known value.
 
-    def __init__(self, tables: Mapping[str, pd.DataFrame]) -> None:
+    ``gate`` begins the claims' ids.
+    """
+
+    def __init__(self, tables: Mapping[str, pd.DataFrame], gate: str = "serving") -> None:
         self.tables = tables
+        self._gate = gate
         self.claims: list[Claim] = []
 
     def add(
@@ -34,13 +38,13 @@ class Figures:
             return None
         self.claims.append(
             Claim(
-                id=f"serving.{name}",
+                id=f"{self._gate}.{name}",
                 equation=equation,
                 inputs={"table": table, **inputs},
                 value=float(value),
                 unit=unit,
                 status="measured",
-                source=f"serving gate, table {table}",
+                source=f"{self._gate} gate, table {table}",
             )
         )
         return float(value)

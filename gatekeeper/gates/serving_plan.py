@@ -56,11 +56,11 @@ class BlockTrial:
             ]
         )
         rows = described.merge(requests, on="request_id", how="left", validate="one_to_one")
-        return self._tag(rows)
+        return self.tag(rows)
 
     def round_rows(self, rounds: pd.DataFrame) -> pd.DataFrame:
         """Rows of ``rounds``; ``gamma`` there is the round's own, equal to this block's."""
-        return self._tag(rounds)
+        return self.tag(rounds)
 
     def memory_rows(self, ledger: MemoryLedger, slots: int) -> pd.DataFrame:
         """Rows of ``memory``, one per purpose."""
@@ -74,9 +74,10 @@ class BlockTrial:
             }
             for purpose in PURPOSES
         ]
-        return self._tag(pd.DataFrame(rows))
+        return self.tag(pd.DataFrame(rows))
 
-    def _tag(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def tag(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Rows with what says which block they belong to."""
         tags: dict[str, Any] = {
             "phase": self.phase,
             "pair": self.pair,

@@ -12,6 +12,7 @@ from gatekeeper.core.stats.serving_blocks import (
     SPECULATIVE,
     fairness,
     goodput_difference,
+    goodput_level,
     ratio,
 )
 from gatekeeper.core.stats.serving_memory import ledger
@@ -132,15 +133,8 @@ def _goodput_check(budget: ServingBudget, figures: Figures, concurrency: int) ->
         tpot_s=slo.tpot_s,
         confidence=budget.confidence,
     )
-    base = figures.add(
-        f"goodput.ordinary.c{concurrency}",
-        "serving.goodput",
-        "confirm",
-        "requests/s",
-        concurrency=concurrency,
-        arm=ORDINARY,
-        ttft_s=slo.ttft_s,
-        tpot_s=slo.tpot_s,
+    base = goodput_level(
+        confirm, concurrency=concurrency, arm=ORDINARY, ttft_s=slo.ttft_s, tpot_s=slo.tpot_s
     )
     if base is None or found.mean is None or found.low is None:
         detail = f"goodput difference unknown: {found.problem}"
@@ -247,9 +241,36 @@ def _row(budget: ServingBudget, figures: Figures, concurrency: int, gamma: int) 
             )
             for arm in (ORDINARY, SPECULATIVE)
         }
+    # what pricing draws the speed-up from
+    row["log_speedup"] = {
+        end: figures.add(
+            f"log_speedup.{end}.{at}",
+            "serving.log_ratio",
+            "confirm",
+            "pairs" if end == "pairs" else "log ratio",
+            statistic="tpot_mean",
+            numerator=ORDINARY,
+            end=end,
+            **paired,
+        )
+        for end in ("mean", "sd", "pairs")
+    }
     slo = budget.slo
-    row["goodput_difference"] = None
+    row["goodput"] = row["goodput_difference"] = None
     if slo.ttft_s is not None or slo.tpot_s is not None:
+        row["goodput"] = {
+            arm: figures.add(
+                f"goodput.{arm}.{at}",
+                "serving.goodput",
+                "confirm",
+                "requests/s",
+                arm=arm,
+                ttft_s=slo.ttft_s,
+                tpot_s=slo.tpot_s,
+                **load,
+            )
+            for arm in (ORDINARY, SPECULATIVE)
+        }
         row["goodput_difference"] = figures.interval(
             f"goodput_difference.{at}",
             "serving.goodput_difference",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from gatekeeper.store import schema
 from gatekeeper.store.database import Session, clock, now
@@ -19,6 +19,7 @@ __all__ = [
     "add_artifact",
     "add_policy",
     "aliases",
+    "all_routes",
     "artifact",
     "artifacts",
     "current_policy",
@@ -130,6 +131,8 @@ def put_route(session: Session, record: RouteRecord) -> RouteRecord:
         "slo": stored.slo,
         "sampling": stored.sampling,
         "updated_at": stored.updated_at,
+        "task_rules": stored.task_rules,
+        "economics": stored.economics,
     }
     upsert(session, schema.route, {"name": stored.name}, values)
     return stored
@@ -148,14 +151,30 @@ def routes(session: Session, *, after: str | None, limit: int) -> list[RouteReco
     return [RouteRecord(**row) for row in rows]
 
 
+def all_routes(session: Session) -> list[RouteRecord]:
+    """Every route by name, in the same order on every database."""
+    rows = session.execute(select(schema.route)).mappings()
+    return sorted((RouteRecord(**row) for row in rows), key=lambda one: one.name)
+
+
 def route_names(
-    session: Session, *, artifact: str | None = None, policy: str | None = None
+    session: Session,
+    *,
+    artifact: str | None = None,
+    policy: str | None = None,
+    economics: str | None = None,
 ) -> list[str]:
-    """Names of the routes that refer to an artifact reference or to a policy's name."""
+    """Names of the routes that refer to an artifact reference, a policy or economics by name.
+
+    A route without economics of its own uses those named like its policy.
+    """
     table = schema.route
     query = select(table.c.name).order_by(table.c.name)
     if artifact is not None:
         query = query.where(table.c.artifact == artifact)
     if policy is not None:
         query = query.where(table.c.policy == policy)
+    if economics is not None:
+        own = table.c.economics
+        query = query.where(func.coalesce(own, table.c.policy) == economics)
     return [str(name) for name in session.execute(query).scalars()]

@@ -28,6 +28,7 @@ __all__ = [
     "new_epoch",
     "override_by_key",
     "overrides",
+    "overrides_of",
     "version",
 ]
 
@@ -181,3 +182,15 @@ def overrides(session: Session, *, after: str | None, limit: int) -> list[Overri
         newest_first=True,
     )
     return [OverrideRecord(**row) for row in rows]
+
+
+def overrides_of(session: Session, route: str, *, limit: int) -> list[OverrideRecord]:
+    """Newest overrides of one route, ended ones included."""
+    table = schema.override
+    query = (
+        select(table)
+        .where(table.c.route == route)
+        .order_by(table.c.created_at.desc(), table.c.id.desc())
+        .limit(limit)
+    )
+    return [OverrideRecord(**row) for row in session.execute(query).mappings()]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.store.database import Database
 
-__all__ = ["sole_server"]
+__all__ = ["serving_process", "sole_server"]
 
 
 @contextmanager
@@ -56,3 +56,24 @@ def sole_server(db: Database) -> Iterator[None]:
         handle.write(str(os.getpid()))
         handle.flush()
         yield
+
+
+def serving_process(db: Database) -> str | None:
+    """Process that serves a SQLite file now, ``unknown`` where it did not say; None for nobody.
+
+    Also None on PostgreSQL, and where there is no lock file that we may read.
+    """
+    if not db.sqlite:
+        return None
+    path = Path(f"{db.engine.url.database}.lock")
+    try:
+        handle = path.open("r", encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    with handle:
+        try:
+            # Shared and freed at once: two doctors do not see each other as servers.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return handle.read().strip() or "unknown"
+    return None

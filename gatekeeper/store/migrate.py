@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from alembic import command
 from alembic.config import Config
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.store.database import Database
 
-__all__ = ["config", "current", "head", "require_current", "upgrade"]
+__all__ = ["config", "current", "head", "require_current", "standing", "upgrade"]
 
 # Any constant: replicas that start together take turns.
 _LOCK = 0x67617465
@@ -40,6 +40,17 @@ def current(db: Database) -> str | None:
     """Revision of the database, None when it is empty."""
     with db.read() as session:
         return MigrationContext.configure(session).get_current_revision()
+
+
+def standing(db: Database, location: Path) -> Literal["empty", "behind", "current", "ahead"]:
+    """How the database's schema stands to this installation's; ``ahead`` is unknown to it."""
+    have = current(db)
+    if have is None:
+        return "empty"
+    if have == head(location):
+        return "current"
+    known = {r.revision for r in ScriptDirectory.from_config(config(location)).walk_revisions()}
+    return "behind" if have in known else "ahead"
 
 
 def upgrade(db: Database, location: Path, *, target: str = "head") -> str | None:

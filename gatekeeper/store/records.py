@@ -55,7 +55,11 @@ class PolicyRecord:
 
 @dataclass(frozen=True)
 class RouteRecord:
-    """A route: ``artifact`` is a digest or an alias, ``policy`` a policy's name."""
+    """A route: ``artifact`` is a digest or an alias, ``policy`` a policy's name.
+
+    ``task_rules`` say how its calls make tasks (None: one trace is one task), ``economics`` names
+    what its tasks are priced by (None: the one named like the policy).
+    """
 
     name: str
     slice: str
@@ -65,6 +69,8 @@ class RouteRecord:
     slo: Mapping[str, Any] | None
     sampling: list[Mapping[str, Any]]
     updated_at: float
+    task_rules: Mapping[str, Any] | None = None
+    economics: str | None = None
 
 
 @dataclass(frozen=True)

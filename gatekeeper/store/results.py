@@ -26,6 +26,7 @@ __all__ = [
     "all_claims",
     "all_gate_results",
     "claims",
+    "claims_below",
     "drop_stale_evidence",
     "evidence",
     "evidence_of",
@@ -203,6 +204,13 @@ def claims(
     where = [] if run_id is None else [schema.claim.c.run == run_id]
     rows = page(session, schema.claim, schema.claim.c.id, after=after, limit=limit, where=where)
     return [_claim(row) for row in rows]
+
+
+def claims_below(session: Session, prefix: str) -> list[Claim]:
+    """Claims whose ids begin with ``prefix``, by id."""
+    table = schema.claim
+    query = select(table).where(table.c.id.startswith(prefix, autoescape=True)).order_by(table.c.id)
+    return [_claim(row) for row in session.execute(query).mappings()]
 
 
 def all_claims(session: Session) -> list[Claim]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -12,13 +11,18 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     String,
     Table,
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+
+from gatekeeper.store import schema_traces, schema_value  # noqa: F401 - one metadata holds all
+from gatekeeper.store.columns import NAME as _NAME
+from gatekeeper.store.columns import SHA256 as _SHA256
+from gatekeeper.store.columns import Json as _Json
+from gatekeeper.store.columns import Serial as _Serial
+from gatekeeper.store.columns import metadata
 
 __all__ = [
     "alias",
@@ -38,22 +42,6 @@ __all__ = [
     "run",
     "token",
 ]
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-_Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-# SQLite numbers rows by itself only for INTEGER PRIMARY KEY.
-_Serial = BigInteger().with_variant(Integer(), "sqlite")
-_SHA256 = String(64)
-_NAME = String(200)
 
 artifact = Table(
     "artifacts",
@@ -101,6 +89,8 @@ route = Table(
     Column("slo", _Json),
     Column("sampling", _Json, nullable=False),
     Column("updated_at", Double, nullable=False),
+    Column("task_rules", _Json),
+    Column("economics", _NAME),
 )
 
 run = Table(

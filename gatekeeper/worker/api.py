@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gatekeeper.core.verdicts import GateResult
-    from gatekeeper.protocols import EngineInfo
+    from gatekeeper.protocols import EngineInfo, PairInfo
     from gatekeeper.worker.progress import Progress
 
 __all__ = ["WorkerApi"]
@@ -116,7 +116,7 @@ class WorkerApi:
         run: ClaimedRun,
         result: GateResult,
         evidence: Mapping[str, str],
-        info: EngineInfo | None,
+        info: EngineInfo | PairInfo | None,
         acceptance: Sequence[Mapping[str, Any]],
     ) -> None:
         """Hand in the verdict.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatekeeper.errors import InputError, MissingExtra
+from gatekeeper.protocols import ServerPair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,17 +40,19 @@ class EngineCache:
         self._providers = providers
         self._cache = cache
         self._key: tuple[str, int, str] | None = None
-        self._engine: Engine | None = None
+        self._engine: Engine | ServerPair | None = None
 
-    def open(self, run: ClaimedRun) -> Engine:
-        """Return the engine of a run's artifact; the provider checks its digests.
+    def open(self, run: ClaimedRun) -> Engine | ServerPair:
+        """Return the engine of a run's artifact, or its servers; the provider checks digests.
 
         Raises:
             InputError: no such engine here, or the artifact does not load.
         """
         key = (run.artifact_digest, run.max_batch, run.device)
-        if self._engine is not None and self._key == key:
-            return self._engine
+        held = self._engine
+        # what answers at an address may change at any time: servers are asked anew for each run
+        if held is not None and self._key == key and not isinstance(held, ServerPair):
+            return held
         self.close()
         if run.engine_name not in self._providers:
             raise InputError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from gatekeeper.protocols import Engine, EngineInfo, EngineProvider
+    from gatekeeper.protocols import Engine, EngineInfo, EngineProvider, PairInfo, ServerPair
     from gatekeeper.worker.api import WorkerApi
     from gatekeeper.worker.progress import Progress
     from gatekeeper.worker.run import ClaimedRun
@@ -158,13 +158,17 @@ class Worker:
         self._say(f"{said}: {measured.result.outcome}")
         return True
 
-    def _measure(self, run: ClaimedRun, engine: Engine, tracker: Tracker, lease: Lease) -> Measured:
+    def _measure(
+        self, run: ClaimedRun, engine: Engine | ServerPair, tracker: Tracker, lease: Lease
+    ) -> Measured:
         try:
             return measure(run, engine, tracker, lambda: lease.cancelled, self._clock)
         except Cancelled:
             return Measured(GateResult(run.gate, Outcome.CANCELLED, ()), {})
 
-    def _hand_in(self, run: ClaimedRun, lease: Lease, measured: Measured, info: EngineInfo) -> None:
+    def _hand_in(
+        self, run: ClaimedRun, lease: Lease, measured: Measured, info: EngineInfo | PairInfo
+    ) -> None:
         if measured.rates is not None:
             # the server estimates the minutes of the next plan from these
             info = replace(info, details={**info.details, "rates": asdict(measured.rates)})

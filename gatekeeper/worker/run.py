@@ -49,8 +49,10 @@ class ClaimedRun:
 
     @property
     def max_batch(self) -> int:
-        """Slots the engine needs for every gate of the policy, so that one engine serves both."""
-        return max(self.policy.equivalence.max_batch, *self.policy.serving.concurrency)
+        """Slots the engine needs for every gate of the policy, so that one engine serves all."""
+        policy = self.policy
+        levels = (*policy.serving.concurrency, policy.outcome.concurrency)
+        return max(policy.equivalence.max_batch, *levels)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ClaimedRun:

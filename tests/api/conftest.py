@@ -93,7 +93,7 @@ class Api:
         return digest
 
     def route(self, name: str = "prose", **changes: Any) -> dict[str, Any]:
-        body = {"slice": "prose", "artifact": "current", "policy": "demo", **changes}
+        body = {"slice": "prose", "artifact": "current", "policy": "ci", **changes}
         answer = self.operator.put(f"/v1/routes/{name}", json=body)
         assert answer.is_success, answer.text
         view: dict[str, Any] = answer.json()
@@ -146,7 +146,7 @@ class Api:
 @pytest.fixture
 def api(db: Database, tmp_path: Path) -> Iterator[Api]:
     prepare(db, migrations=data_dir("migrations"), policies=data_dir("policies"))
-    reconciler = Reconciler(db, period_s=3600)  # tests tick by hand
+    reconciler = Reconciler(db, period_s=3600, evidence=tmp_path / "evidence")  # tests tick by hand
     services = Services(db, tmp_path / "evidence", data_dir("migrations"), reconciler)
     app = create_app(services)
     clients = {}

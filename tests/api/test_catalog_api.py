@@ -100,17 +100,17 @@ def test_a_bad_route_is_refused_whole(
 
 
 def test_a_policy_change_decides_its_routes_anew(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
     before = routed.decision()
     document["decision_ttl_s"] = 30
-    answer = routed.admin.put("/v1/policies/demo", json=document)
+    answer = routed.admin.put("/v1/policies/ci", json=document)
     assert answer.json()["changed"] is True
-    assert routed.admin.put("/v1/policies/demo", json=document).json()["changed"] is False
+    assert routed.admin.put("/v1/policies/ci", json=document).json()["changed"] is False
     after = routed.decision()
     assert before["ttl_s"] == 60
     assert after["ttl_s"] == 30
     typo = {**document, "decision_tll_s": 1}
-    assert fields(routed.admin.put("/v1/policies/demo", json=typo)) == (
+    assert fields(routed.admin.put("/v1/policies/ci", json=typo)) == (
         422,
         "Unknown key",
         "decision_tll_s",

@@ -59,6 +59,7 @@ def artifact() -> dict[str, Any]:
 
 def policy() -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document |= {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
     document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
     document["equivalence"]["tolerance"] |= {"window": 0.2, "bonus": 0.3}
     return document

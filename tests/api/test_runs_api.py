@@ -254,7 +254,7 @@ def test_one_key_is_one_run(routed: Api) -> None:
     ("body", "status", "field"),
     [
         ({"route": "nowhere", "gate": "serving"}, 404, "route"),
-        ({"route": "prose", "gate": "outcome"}, 422, "gate"),
+        ({"route": "prose", "gate": "speed"}, 422, "gate"),
         ({"route": "prose", "gate": "serving", "parameters": {"sed": 1}}, 422, "parameters.sed"),
         ({"route": "prose", "gate": "serving", "prio": 1}, 422, "prio"),
     ],
@@ -266,7 +266,7 @@ def test_a_run_that_cannot_be_queued(
     assert routed.reader.get("/v1/gate-runs").json()["items"] == []
 
 
-@pytest.mark.parametrize("gate", ["equivalence", "serving"])
+@pytest.mark.parametrize("gate", ["equivalence", "serving", "outcome"])
 def test_a_plan_costs_nothing(routed: Api, gate: str) -> None:
     answer = routed.operator.post(
         "/v1/gate-runs", params={"plan": "true"}, json={"route": "prose", "gate": gate}
@@ -318,9 +318,9 @@ def test_a_broken_executor_leaves_the_run_to_any_worker(routed: Api) -> None:
 
 
 def test_hysteresis_delays_an_enable_and_the_reconciler_grants_it(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
     document["hysteresis_s"] = 4.0
-    assert routed.admin.put("/v1/policies/demo", json=document).is_success
+    assert routed.admin.put("/v1/policies/ci", json=document).is_success
     for gate in ("equivalence", "serving"):
         assert run_gate(routed, gate).is_success
     waiting = routed.decision()
@@ -333,9 +333,9 @@ def test_hysteresis_delays_an_enable_and_the_reconciler_grants_it(routed: Api) -
 
 
 def test_evidence_that_expires_takes_the_enable_with_it(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
     document["evidence_ttl_s"] = 5.0
-    assert routed.admin.put("/v1/policies/demo", json=document).is_success
+    assert routed.admin.put("/v1/policies/ci", json=document).is_success
     for gate in ("equivalence", "serving"):
         assert run_gate(routed, gate).is_success
     lease = routed.decision()

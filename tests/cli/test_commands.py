@@ -90,9 +90,9 @@ def test_a_run_is_planned_queued_listed_and_cancelled(routed: Run) -> None:
 
 def test_without_a_gate_all_that_the_policy_demands_is_run(routed: Run) -> None:
     plans = routed("gate", "run", "prose", "--plan", "--json").json["items"]
-    assert [plan["gate"] for plan in plans] == ["equivalence", "serving"]
+    assert [plan["gate"] for plan in plans] == ["equivalence", "serving", "outcome"]
     queued = routed("gate", "run", "prose", "--json").json["items"]
-    assert [run["gate"] for run in queued] == ["equivalence", "serving"]
+    assert [run["gate"] for run in queued] == ["equivalence", "serving", "outcome"]
     assert {run["id"] for run in queued} == {
         run["id"] for run in routed("gate", "list", "--json").json["items"]
     }
@@ -181,6 +181,9 @@ def test_route_test_explains_each_call(routed: Run, tmp_path: Path) -> None:
     }
     assert answer["unmatched"] == 1
     assert "service is batch" in answer["calls"][1]["why"]
+    text = routed("route", "test", path)
+    assert text.status == 0
+    assert "1 of 2 calls belong to no route" in text.out
 
 
 def test_without_server_or_token(gatekeeper: Run) -> None:

@@ -152,19 +152,99 @@ def test_a_restored_server_with_a_new_epoch_is_believed() -> None:
         assert decisions.decide("r").action == BYPASS
 
 
+def snapshot(*leases: Any, version: tuple[int, int] = (1, 5), etag: str = '"a"') -> Any:
+    body = {"version": list(version), "items": list(leases)}
+    return httpx.Response(200, json=body, headers={"ETag": etag})
+
+
 def test_in_the_background_decide_never_waits_for_the_network() -> None:
-    server = Server(lease(ttl_s=0.2, max_stale_s=0.2))
+    server = Server(snapshot(lease(ttl_s=0.2, max_stale_s=0.2)))
     decisions = DecisionClient("http://server", "t", transport=httpx.MockTransport(server))
-    decisions.start("r", interval_s=0.01)
+    decisions.start(interval_s=0.01)
+    decisions.start(interval_s=0.01)  # once is enough
     deadline = time.monotonic() + 10
     while decisions.decide("r").action != ENABLE and time.monotonic() < deadline:
         time.sleep(0.01)
     assert decisions.decide("r").action == ENABLE
+    assert decisions.decide("unheard-of").reason == "lease_lapsed"
     server.answers = [httpx.ConnectError("gone")]
     while decisions.decide("r").action != BYPASS and time.monotonic() < deadline:
         time.sleep(0.01)
     assert decisions.decide("r").reason == "lease_lapsed"
     decisions.close()
+    assert {request.url.path for request in server.asked} == {"/v1/decisions/snapshot"}
+
+
+def test_not_modified_renews_what_the_snapshot_held() -> None:
+    server, clock = Server(snapshot(lease()), httpx.Response(304)), Clock()
+    with client(server, clock) as decisions:
+        assert decisions.refresh_all()
+        assert "if-none-match" not in server.asked[0].headers
+        for _ in range(4):
+            clock.now += 200
+            assert decisions.refresh_all()
+            assert decisions.decide("r").action == ENABLE
+        assert server.asked[1].headers["if-none-match"] == '"a"'
+        assert len([r for r in server.asked if r.url.path.endswith("snapshot")]) == 5
+        clock.now += 301
+        server.answers = [httpx.ConnectError("gone")]
+        assert not decisions.refresh_all()
+        assert decisions.decide("r").reason == "lease_lapsed"
+
+
+def test_not_modified_says_nothing_of_a_lease_from_elsewhere() -> None:
+    newer = lease(version=(1, 6), ttl_s=10, max_stale_s=10)
+    server, clock = Server(snapshot(lease()), newer, httpx.Response(304)), Clock()
+    with client(server, clock) as decisions:
+        assert decisions.refresh_all()
+        assert decisions.refresh("r")
+        clock.now += 11
+        assert decisions.refresh_all()
+        server.answers = [httpx.ConnectError("gone")]
+        assert decisions.decide("r").action == BYPASS
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        snapshot(lease(version=(1, 4), action=ENABLE), version=(1, 4)),
+        snapshot(lease(version=(0, 9), action=ENABLE), version=(0, 9)),
+        snapshot({**lease(version=(1, 7)), "gamma": "many"}, version=(1, 7)),
+        httpx.Response(200, json={"version": [1, 7]}),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(304),  # though nothing was asked of a snapshot
+        httpx.Response(500),
+    ],
+    ids=["older", "older epoch", "half a lease", "no items", "html", "304", "500"],
+)
+def test_an_older_or_unreadable_snapshot_changes_nothing(answer: Any) -> None:
+    server, clock = Server(lease(version=(1, 5), action=BYPASS), answer), Clock()
+    with client(server, clock) as decisions:
+        assert decisions.refresh("r")
+        if answer.headers.get("ETag") == '"a"' and b"many" not in answer.content:
+            server.answers = [snapshot(lease(version=(1, 5), action=BYPASS)), answer]
+            assert decisions.refresh_all()
+        assert not decisions.refresh_all()
+        assert decisions.trouble("r")
+        assert decisions.decide("r").reason == "serving_failed"
+
+
+def test_a_newer_snapshot_replaces_every_lease_and_clears_the_trouble() -> None:
+    other = {**lease(version=(1, 6)), "route": "s"}
+    bypass = lease(version=(1, 7), action=BYPASS)
+    server = Server(
+        snapshot(lease()),
+        httpx.ConnectError("gone"),
+        snapshot(bypass, other, version=(1, 7), etag='"b"'),
+    )
+    with client(server) as decisions:
+        assert decisions.refresh_all()
+        assert not decisions.refresh_all()
+        assert decisions.trouble("r") == "gone"
+        assert decisions.refresh_all()
+        assert decisions.trouble("r") is None
+        assert decisions.decide("r").action == BYPASS
+        assert decisions.decide("s").action == ENABLE
 
 
 def test_importing_the_client_loads_no_heavy_library() -> None:

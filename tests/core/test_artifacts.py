@@ -211,7 +211,7 @@ def test_a_model_that_drafts_needs_its_files(missing: str) -> None:
 
 
 def test_every_kind_can_be_declared() -> None:
-    for kind in PROPOSERS:
+    for kind in set(PROPOSERS) - {"undisclosed"}:  # servers that already run: test_running_pair.py
         assert parse_artifact(document(kind)).proposer.kind == kind
 
 

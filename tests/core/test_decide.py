@@ -22,10 +22,14 @@ from gatekeeper.errors import InputError
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 FOLDER = Path(__file__).parents[2] / "policies"
-DEMO = Policy.from_dict(yaml.safe_load((FOLDER / "demo.yaml").read_text()))
+TWO = replace(
+    Policy.from_dict(yaml.safe_load((FOLDER / "demo.yaml").read_text())),
+    mandatory_gates=("equivalence", "serving"),
+    minimum_value=None,
+)
 MINIMUM = MinimumValue(0.5, "EUR")
 ALL = replace(
-    DEMO, name="all", mandatory_gates=GATES, minimum_value=MINIMUM, hysteresis_s=0, cooldown_s=0
+    TWO, name="all", mandatory_gates=GATES, minimum_value=MINIMUM, hysteresis_s=0, cooldown_s=0
 )
 SUMMARIES = {
     "equivalence": {},
@@ -183,13 +187,13 @@ def test_a_failure_does_not_expire() -> None:
 
 def test_a_failure_of_a_gate_nobody_demanded_still_bypasses() -> None:
     results = passing() | {"outcome": stored("outcome", Outcome.FAIL)}
-    assert decide(DEMO, "exact", results, None, NOW).reason == "outcome_failed"
+    assert decide(TWO, "exact", results, None, NOW).reason == "outcome_failed"
 
 
 def test_optional_gates_may_be_absent() -> None:
     results = passing()
     del results["outcome"]
-    verdict = decide(DEMO, "exact", results, None, NOW)
+    verdict = decide(TWO, "exact", results, None, NOW)
     assert (verdict.action, verdict.reason) == ("enable", "gates_passed")
 
 
@@ -234,9 +238,9 @@ def test_a_pass_without_readable_limits_enables_nothing(envelope: Any) -> None:
 
 
 def test_approximate_artifacts() -> None:
-    allowing = replace(DEMO, allow_approximate=True)
+    allowing = replace(TWO, allow_approximate=True)
     measured = passing() | {"equivalence": stored("equivalence", tolerance=[{"deviation": 0.03}])}
-    assert decide(DEMO, "approximate", measured, None, NOW).reason == "equivalence_failed"
+    assert decide(TWO, "approximate", measured, None, NOW).reason == "equivalence_failed"
     enabled = decide(allowing, "approximate", measured, None, NOW)
     assert enabled.action == "enable"
     assert enabled.approximate
@@ -254,7 +258,7 @@ def test_approximate_artifacts() -> None:
 
 @pytest.mark.parametrize("deviation", [None, math.nan, "small", True])
 def test_approximate_needs_a_measured_deviation(deviation: Any) -> None:
-    allowing = replace(DEMO, allow_approximate=True)
+    allowing = replace(TWO, allow_approximate=True)
     rows = [{"deviation": 0.01}, {"deviation": deviation}]
     results = passing() | {"equivalence": stored("equivalence", tolerance=rows)}
     verdict = decide(allowing, "approximate", results, None, NOW)
@@ -264,7 +268,7 @@ def test_approximate_needs_a_measured_deviation(deviation: Any) -> None:
 
 @pytest.mark.parametrize("rows", [None, [], {}, "none", [7]])
 def test_approximate_needs_readable_deviations(rows: Any) -> None:
-    allowing = replace(DEMO, allow_approximate=True)
+    allowing = replace(TWO, allow_approximate=True)
     results = passing() | {"equivalence": stored("equivalence", tolerance=rows)}
     assert decide(allowing, "approximate", results, None, NOW).reason == "insufficient_evidence"
 

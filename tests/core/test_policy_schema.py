@@ -115,6 +115,7 @@ DEFAULTED = {
     "equivalence.tolerance.fail_alpha",
     "serving.slo.ttft_s",
     "serving.slo.tpot_s",
+    "outcome.sampling.temperature",
 }
 
 
@@ -167,6 +168,10 @@ def test_missing_keys_are_named(path: str) -> None:
         ("serving.slo.tpot_s", 0),
         ("outcome.margin", 0),
         ("outcome.pairs", 132),
+        ("outcome.samples", 7),
+        ("outcome.max_cost_ratio", 0),
+        ("outcome.concurrency", 0),
+        ("outcome.sampling", {"temperature": 0.0}),
         ("bypass.min_acceptance", 1.1),
         ("bypass.max_draft_queue", -1),
         ("minimum_value.currency", ""),

@@ -178,7 +178,7 @@ def test_prompts_of_the_slice_are_used_in_the_targets_own_tokens() -> None:
 
 
 def test_an_unknown_gate_or_slice_is_an_input_error() -> None:
-    for changes in ({"gate": "outcome"}, {"gate": "serving", "slice": "poetry"}):
+    for changes in ({"gate": "pricing"}, {"gate": "serving", "slice": "poetry"}):
         with pytest.raises(InputError):
             measure(
                 claimed(**changes),

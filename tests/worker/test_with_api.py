@@ -58,6 +58,7 @@ def policy() -> Any:
     """The demo's, small enough for a test and wide enough for its few tokens."""
     document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
     document["name"] = "test"
+    document |= {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
     equivalence, serving = document["equivalence"], document["serving"]
     equivalence |= {"tokens_per_request": 12}
     equivalence["greedy"]["prompts"] = 2

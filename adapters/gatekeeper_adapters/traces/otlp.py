@@ -10,18 +10,21 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatekeeper.core.traces import Span, SpanEvent, SpanLink, Trace, assemble
 from gatekeeper.errors import TraceError
 from gatekeeper_adapters.traces.fields import an_object, integer, name_of, objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gatekeeper.core.trace_documents import Document
 
 __all__ = ["FORMAT", "OtlpFormat"]
+
+_R = TypeVar("_R")
 
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _ROOT_KEYS = ("resourceSpans", "resource_spans")
@@ -43,10 +46,31 @@ class OtlpFormat:
         """Traces of an accepted document."""
         reader = _Reader()
         if document.values is None:
-            spans = list(_from_protobuf(document.data, reader))
+            spans = list(_from_protobuf(_parse(document.data), reader))
         else:
             spans = list(_from_json(document.values, reader))
         return assemble(spans, source_format=self.name, repairs=reader.repairs)
+
+    def read_spans(self, document: Document) -> tuple[list[Span], list[str]]:
+        """Spans of one export request, and why others in it were refused.
+
+        Raises:
+            TraceError: the request is not OTLP.
+        """
+        reader = _Reader(refused=[])
+        if document.values is None:
+            message = _message(document.data)
+            if message is None:
+                raise TraceError(
+                    "is not an ExportTraceServiceRequest",
+                    field="body",
+                    remedy="send OTLP protobuf, or JSON as application/json",
+                )
+            spans = list(_from_protobuf(message, reader))
+        else:
+            an_object(document.values[0], "body")
+            spans = list(_from_json(document.values, reader))
+        return spans, list(reader.refused or ())
 
 
 FORMAT = OtlpFormat()
@@ -54,11 +78,29 @@ FORMAT = OtlpFormat()
 
 
 class _Reader:
-    """Ids as lower-case hex, and what had to be repaired to get them, by trace."""
+    """Ids as lower-case hex, and what had to be repaired to get them, by trace.
 
-    def __init__(self) -> None:
+    With a list ``refused``, a broken span is noted there and its siblings are read.
+    """
+
+    def __init__(self, refused: list[str] | None = None) -> None:
         self.repairs: dict[str, list[str]] = defaultdict(list)
         self.base64 = False
+        self.refused = refused
+
+    def each(self, spans: Iterable[_R], at: str, read: Callable[[_R, str], Span]) -> Iterator[Span]:
+        """Read the spans at a place in the request, one by one.
+
+        Raises:
+            TraceError: one is broken, and nobody asked for the others alone.
+        """
+        for n, raw in enumerate(spans):
+            try:
+                yield read(raw, f"{at}[{n}]")
+            except TraceError as error:
+                if self.refused is None:
+                    raise
+                self.refused.append(str(error))
 
     def identifier(self, value: object, size: int, field: str) -> str:
         """Return an id as hex.
@@ -127,12 +169,12 @@ def _from_json(values: Iterable[Any], reader: _Reader) -> Iterable[Span]:
             where = f"resourceSpans[{r}]"
             for s, scope in enumerate(objects(scopes, f"{where}.scopeSpans")):
                 at = f"{where}.scopeSpans[{s}].spans"
-                for n, raw in enumerate(objects(scope.get("spans"), at)):
-                    yield _json_span(raw, f"{at}[{n}]", resource, reader)
+                read = partial(_json_span, resource=resource, reader=reader)
+                yield from reader.each(objects(scope.get("spans"), at), at, read)
 
 
 def _json_span(
-    raw: Mapping[str, Any], at: str, resource: Mapping[str, Any], reader: _Reader
+    raw: Mapping[str, Any], at: str, *, resource: Mapping[str, Any], reader: _Reader
 ) -> Span:
     reader.base64 = False
     trace_id = reader.identifier(_either(raw, "traceId", "trace_id"), _TRACE_BYTES, f"{at}.traceId")
@@ -251,6 +293,12 @@ def _value(value: Any, field: str) -> Any:  # noqa: ANN401 - an attribute holds 
 
 
 def _parse(data: bytes) -> Any:  # noqa: ANN401 - protobuf message, imported only when needed
+    """Return the OTLP message of these bytes, None when they are none or it is empty."""
+    message = _message(data)
+    return message if message is not None and message.resource_spans else None
+
+
+def _message(data: bytes) -> Any:  # noqa: ANN401 - protobuf message, imported only when needed
     """Return the OTLP message of these bytes, None when they are none."""
     # Late: importing protobuf takes longer than reading a JSON trace.
     from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -263,32 +311,39 @@ def _parse(data: bytes) -> Any:  # noqa: ANN401 - protobuf message, imported onl
         message.ParseFromString(data)
     except DecodeError:
         return None
-    return message if message.resource_spans else None
+    return message
 
 
-def _from_protobuf(data: bytes, reader: _Reader) -> Iterable[Span]:
-    message = _parse(data)
+def _from_protobuf(message: Any, reader: _Reader) -> Iterable[Span]:  # noqa: ANN401 - as _parse
     for r, group in enumerate(message.resource_spans if message is not None else ()):
         resource = _proto_attributes(group.resource.attributes)
         for s, scope in enumerate(group.scope_spans):
-            for n, raw in enumerate(scope.spans):
-                at = f"resource_spans[{r}].scope_spans[{s}].spans[{n}]"
-                yield _span(
-                    reader.identifier(raw.trace_id.hex(), _TRACE_BYTES, f"{at}.trace_id"),
-                    reader.identifier(raw.span_id.hex(), _SPAN_BYTES, f"{at}.span_id"),
-                    reader.parent(raw.parent_span_id.hex(), f"{at}.parent_span_id"),
-                    name=name_of(raw.name),
-                    times=(_started(raw.start_time_unix_nano, at), raw.end_time_unix_nano),
-                    attributes=_proto_attributes(raw.attributes),
-                    resource=resource,
-                    events=tuple(
-                        SpanEvent(
-                            name_of(e.name), e.time_unix_nano, _proto_attributes(e.attributes)
-                        )
-                        for e in raw.events
-                    ),
-                    links=tuple(SpanLink(k.trace_id.hex(), k.span_id.hex()) for k in raw.links),
-                )
+            at = f"resource_spans[{r}].scope_spans[{s}].spans"
+            read = partial(_proto_span, resource=resource, reader=reader)
+            yield from reader.each(scope.spans, at, read)
+
+
+def _proto_span(
+    raw: Any,  # noqa: ANN401 - as _parse
+    at: str,
+    *,
+    resource: Mapping[str, Any],
+    reader: _Reader,
+) -> Span:
+    return _span(
+        reader.identifier(raw.trace_id.hex(), _TRACE_BYTES, f"{at}.trace_id"),
+        reader.identifier(raw.span_id.hex(), _SPAN_BYTES, f"{at}.span_id"),
+        reader.parent(raw.parent_span_id.hex(), f"{at}.parent_span_id"),
+        name=name_of(raw.name),
+        times=(_started(raw.start_time_unix_nano, at), raw.end_time_unix_nano),
+        attributes=_proto_attributes(raw.attributes),
+        resource=resource,
+        events=tuple(
+            SpanEvent(name_of(e.name), e.time_unix_nano, _proto_attributes(e.attributes))
+            for e in raw.events
+        ),
+        links=tuple(SpanLink(k.trace_id.hex(), k.span_id.hex()) for k in raw.links),
+    )
 
 
 def _proto_attributes(pairs: Iterable[Any]) -> dict[str, Any]:

@@ -32,11 +32,13 @@ _POLL_S = 2.0
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the decisions as JSON at the end.")
 def demo(home: Path, *, as_json: bool) -> None:
-    """From artifacts to decisions: real model, real server, real worker, two gates.
+    """From artifacts to decisions: real model, real server, real worker, three gates.
 
-    Registers three target-proposer pairs on SmolLM2-135M, routes with different text, and runs the
-    equivalence and the serving gate on each. Run it again to resume from what is there.
+    Registers three target-proposer pairs on SmolLM2-135M and routes with different text, runs the
+    gates on each, lets an agent work with and without speculation, prices what its tasks gain, and
+    writes a report per route. Run it again to resume from what is there.
     """
+    from gatekeeper.cli.demo import workflow
     from gatekeeper.cli.demo.flow import Demo
     from gatekeeper.cli.demo.screen import Screen
     from gatekeeper.config import Settings
@@ -51,13 +53,33 @@ def demo(home: Path, *, as_json: bool) -> None:
         walk.prepare()
         client = stack.enter_context(walk.server())
         walk.register(client)
-        stack.enter_context(walk.worker())
-        rows = _follow(walk, client, screen)
-        policy = walk.policy
+        with walk.worker():
+            rows = _follow(walk, client, screen)
+        # The worker is gone: the agent has the processor to itself, as the gates had.
+        screen.pause()
+        names = [route.name for route in walk.routes]
+        first = rows[0]
+        agent = workflow.compare_arms(walk, first, settings.home, screen.note)
+        expected = {} if agent is None else {first["route"].name: workflow.priced_tasks(agent)}
+        values = workflow.wait_for_values(client, names, expected=expected)
+        for row in rows:
+            row["value"] = values[row["route"].name]
+            row["decision"] = walk.decision(client, row["route"])
+        reports = workflow.write_reports(client, names, settings.home / "reports")
+        steps = workflow.next_steps(client, settings)
     if as_json:
-        click.echo(json.dumps({"policy": policy, "decisions": [row["decision"] for row in rows]}))
+        decisions = [row["decision"] for row in rows]
+        document = {
+            "policy": walk.policy,
+            "decisions": decisions,
+            "values": values,
+            "agent": agent,
+            "reports": {name: str(path) for name, path in reports.items()},
+        }
+        click.echo(json.dumps(document))
         return
-    screen.finish(rows, policy, settings)
+    screen.finish(rows, walk.policy, agent=agent, reports=reports)
+    screen.next_steps(steps)
 
 
 def _follow(walk: Demo, client: httpx.Client, screen: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a Screen, imported late

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from gatekeeper.config import Settings
 
-__all__ = ["Demo"]
+__all__ = ["Demo", "ok"]
 
 _TOKEN_TTL_S = 6 * 3600.0
 _REUSABLE = ("pending", "running", "finished")
 # Repeating an inconclusive run would draw the same requests again, and the same verdict.
 _COUNTS = (None, "PASS", "FAIL", "INCONCLUSIVE")
+_LATE = "outcome"  # waits for the window and the load that the serving gate confirms
 
 
 class Demo:
@@ -36,12 +37,14 @@ class Demo:
         self._note = note
         self._setup = load_setup()
         self._documents: dict[str, dict[str, Any]] = {}
-        self._runs: dict[tuple[str, str], str] = {}
+        self._digests: dict[str, str] = {}
+        self._gates: tuple[str, ...] = ()
+        self._runs: dict[tuple[str, str], str | None] = {}
         self._known: dict[str, dict[str, Any]] = {}
         self._decisions: dict[str, tuple[frozenset[str], dict[str, Any]]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._token = ""
-        self._url = ""
+        self.token = ""
+        self.url = ""
         self.routes: tuple[DemoRoute, ...] = routes(self._setup)
         self.policy: dict[str, Any] = {}
 
@@ -57,20 +60,20 @@ class Demo:
         """Run ``gatekeeper serve`` on a free loopback port; yield a client with an admin token."""
         home = str(self._settings.home)
         port = free_port()
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
         log = self._settings.home / "server.log"
-        self._note(f"server on {self._url}")
+        self._note(f"server on {self.url}")
         with child("serve", "--home", home, "--port", str(port), log=log) as process:
             self._children["server"] = process
-            wait_ready(self._url, process, log)
+            wait_ready(self.url, process, log)
             made = run_json(
                 *("token", "create", "--role", "admin", "--name", "demo", "--json"),
                 *("--ttl", str(_TOKEN_TTL_S), "--home", home),
             )
-            self._token = made["token"]
+            self.token = made["token"]
             with httpx.Client(
-                base_url=self._url,
-                headers={"Authorization": f"Bearer {self._token}"},
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self.token}"},
                 timeout=60,
             ) as client:
                 yield client
@@ -79,8 +82,8 @@ class Demo:
     def worker(self) -> Iterator[None]:
         """Run one ``gatekeeper worker``; its token travels in the environment."""
         environment = {
-            "GATEKEEPER_URL": self._url,
-            "GATEKEEPER_TOKEN": self._token,
+            "GATEKEEPER_URL": self.url,
+            "GATEKEEPER_TOKEN": self.token,
             "OMP_NUM_THREADS": "1",  # the server and the engine share two cores
         }
         log = self._settings.home / "worker.log"
@@ -106,83 +109,107 @@ class Demo:
                     remedy=f"read {log}, then run the demo again: finished runs are kept",
                 )
 
+    def document(self, route: DemoRoute) -> dict[str, Any]:
+        """Artifact document that a route serves."""
+        return self._documents[route.artifact]
+
+    def digest(self, route: DemoRoute) -> str:
+        """Digest of the artifact that a route serves."""
+        return self._digests[route.artifact]
+
     def register(self, client: httpx.Client) -> None:
         """Register artifacts and routes, and submit the gate runs that are not there yet."""
-        digests = {}
         for name, document in self._documents.items():
-            digests[name] = _ok(client.post("/v1/artifacts", json=document))["digest"]
-        self.policy = _ok(client.get(f"/v1/policies/{self._setup['policy']}"))
-        gates = self.policy["document"]["mandatory_gates"]
+            self._digests[name] = ok(client.post("/v1/artifacts", json=document))["digest"]
+        self.policy = ok(client.get(f"/v1/policies/{self._setup['policy']}"))
+        self._gates = tuple(self.policy["document"]["mandatory_gates"])
         for route in self.routes:
             body = {
                 "slice": route.slice,
-                "artifact": digests[route.artifact],
+                "artifact": self.digest(route),
                 "policy": self._setup["policy"],
             }
-            _ok(client.put(f"/v1/routes/{route.name}", json=body))
-            for gate in gates:
-                self._runs[route.name, gate] = self._submit(
-                    client, route.name, gate, digests[route.artifact]
-                )
+            ok(client.put(f"/v1/routes/{route.name}", json=body))
+            for gate in self._gates:
+                if gate != _LATE:
+                    self._runs[route.name, gate] = self._submit(client, route, gate)
 
-    def _submit(self, client: httpx.Client, route: str, gate: str, artifact: str) -> str:
+    def _follow_up(self, client: httpx.Client, route: DemoRoute, runs: dict[str, Any]) -> None:
+        """Submit the outcome gate once the others have ended, unless one of them decided already."""
+        if _LATE not in self._gates or (route.name, _LATE) in self._runs:
+            return
+        if not all(run["finished_at"] for run in runs.values()):
+            return
+        decided = any(run["outcome"] == "FAIL" for run in runs.values())
+        run = None if decided else self._submit(client, route, _LATE)
+        self._runs[route.name, _LATE] = run
+
+    def _submit(self, client: httpx.Client, route: DemoRoute, gate: str) -> str:
         """Reuse the route's latest run of this gate where its verdict counts, else queue one."""
-        for run in _ok(client.get("/v1/gate-runs", params={"route": route}))["items"]:
-            same = (run["gate"], run["artifact"], run["policy"]) == (
-                gate,
-                artifact,
-                self.policy["digest"],
-            )
+        wanted = (gate, self.digest(route), self.policy["digest"])
+        for run in ok(client.get("/v1/gate-runs", params={"route": route.name}))["items"]:
+            same = (run["gate"], run["artifact"], run["policy"]) == wanted
             usable = run["state"] in _REUSABLE and run["outcome"] in _COUNTS
             if same and usable and not self._expired(client, run):
                 return str(run["id"])
-        body = {"route": route, "gate": gate}
+        body = {"route": route.name, "gate": gate}
         key = {"Idempotency-Key": secrets.token_hex(16)}
-        return str(_ok(client.post("/v1/gate-runs", json=body, headers=key))["id"])
+        return str(ok(client.post("/v1/gate-runs", json=body, headers=key))["id"])
 
     @staticmethod
     def _expired(client: httpx.Client, run: Mapping[str, Any]) -> bool:
         if run["outcome"] is None:
             return False
-        expires = _ok(client.get(f"/v1/gate-runs/{run['id']}"))["result"]["expires_at"]
+        expires = ok(client.get(f"/v1/gate-runs/{run['id']}"))["result"]["expires_at"]
         return datetime.fromisoformat(expires) <= datetime.now(UTC)
 
     def rows(self, client: httpx.Client) -> list[dict[str, Any]]:
         """Return a row per route: the route, its runs by gate, whether all ended, its decision.
 
-        Runs that have ended are asked for once: the worker needs the processor more than we do.
+        A gate whose run would change nothing is None. Runs that have ended are asked for once: the
+        worker needs the processor more than we do.
         """
         rows = []
         for route in self.routes:
             runs = {
                 gate: self._run(client, run)
                 for (name, gate), run in self._runs.items()
-                if name == route.name
+                if name == route.name and run is not None
             }
+            self._follow_up(client, route, runs)
             ended = frozenset(run["id"] for run in runs.values() if run["finished_at"])
+            submitted = [run for (name, _), run in self._runs.items() if name == route.name]
+            done = len(submitted) == len(self._gates) and len(ended) == len(
+                [run for run in submitted if run is not None]
+            )
             if route.name not in self._decisions or self._decisions[route.name][0] != ended:
-                lease = _ok(client.get(f"/v1/routes/{route.name}/decision"))
-                self._decisions[route.name] = (ended, lease)
+                self._decisions[route.name] = (ended, self.decision(client, route))
             rows.append(
                 {
                     "route": route,
-                    "runs": runs,
-                    "done": len(ended) == len(runs),
+                    "runs": {gate: runs.get(gate) for gate in self._gates},
+                    "done": done,
                     "decision": self._decisions[route.name][1],
                 }
             )
         return rows
 
+    @staticmethod
+    def decision(client: httpx.Client, route: DemoRoute) -> dict[str, Any]:
+        """Return the route's lease now."""
+        lease: dict[str, Any] = ok(client.get(f"/v1/routes/{route.name}/decision"))
+        return lease
+
     def _run(self, client: httpx.Client, run_id: str) -> dict[str, Any]:
         known = self._known.get(run_id)
         if known is not None and known["finished_at"]:
             return known
-        found: dict[str, Any] = _ok(client.get(f"/v1/gate-runs/{run_id}"))
+        found: dict[str, Any] = ok(client.get(f"/v1/gate-runs/{run_id}"))
         self._known[run_id] = found
         return found
 
 
-def _ok(response: httpx.Response) -> Any:  # noqa: ANN401 - the endpoint's JSON
+def ok(response: httpx.Response) -> Any:  # noqa: ANN401 - the endpoint's JSON
     """Return the body of a good answer.
 
     Raises:

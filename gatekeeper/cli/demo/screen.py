@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,11 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gatekeeper.cli.demo.agent_report import lines
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
-
-    from gatekeeper.config import Settings
 
 __all__ = ["Screen", "cell", "decision_table"]
 
@@ -62,6 +62,8 @@ class Screen:
             return
         for row in rows:
             for gate, run in row["runs"].items():
+                if run is None:
+                    continue
                 phase = _phase(run)
                 key = (row["route"].name, gate)
                 if self._seen.get(key) != phase:
@@ -70,10 +72,22 @@ class Screen:
                         f"{row['route'].name} {gate}: {phase} ({_overall(rows)})", soft_wrap=True
                     )
 
+    def pause(self) -> None:
+        """Take the live table away: what follows is told in lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
     def finish(
-        self, rows: Sequence[Mapping[str, Any]], policy: Mapping[str, Any], settings: Settings
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        policy: Mapping[str, Any],
+        *,
+        agent: Mapping[str, Any] | None,
+        reports: Mapping[str, Path],
     ) -> None:
-        """Print the final table, the policy it was decided under, and what to do next."""
+        """Print the final table, a sentence per route, the agent's figures and the policy."""
+        self.pause()
         say = self._console.print
         say()
         say(decision_table(rows))
@@ -82,32 +96,39 @@ class Screen:
                 f"  [bold]{row['route'].name}[/bold] ({row['route'].about}): "
                 f"{row['decision']['explanation']}"
             )
+            say(f"    report: {reports[row['route'].name]}", soft_wrap=True)
+        if agent is not None:
+            say()
+            say(f"What an agent of [bold]{agent['route']}[/bold] saw:")
+            for line in lines(agent):
+                say(f"  {line}")
         document = policy["document"]
         say()
         say(
             f"Policy [bold]{policy['name']}[/bold] {policy['digest'][:12]}: {document['description']}"
         )
         say(f"  mandatory gates: {', '.join(document['mandatory_gates'])}; {_budget(document)}")
+
+    def next_steps(self, steps: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Print what to do next: titles with the commands to type."""
+        say = self._console.print
         say()
-        say("Next:")
-        us = sys.argv[0]  # as the reader can call it from here
-        for line in (
-            f"{us} claims verify --home {settings.home}   # every figure again, from its evidence",
-            f"{us} profile my-trace.json   # what would it save your own tasks?",
-            f"{us} serve --home {settings.home}   # this home's API, documented under /docs",
-        ):
-            say(f"  {line}", soft_wrap=True)
+        say("[bold]Next[/bold]")
+        for title, commands in steps:
+            say(f"  {title}", soft_wrap=True)
+            for command in commands:
+                say(f"      {command}", soft_wrap=True, markup=False)
 
 
 def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Draw a row per route: both gates, the action, its window, the measured speed-up and reason."""
+    """Draw a row per route: its gates, the action and window, the measured speed-up, value, reason."""
     table = Table(title="Enable or bypass?", title_justify="left", expand=False)
     for name in ("route", "artifact"):
         table.add_column(name, no_wrap=True)
     gates = list(rows[0]["runs"]) if rows else []
     for gate in gates:
         table.add_column(gate)
-    for name in ("action", "γ", "speed-up (interval)", "reason", "evidence"):
+    for name in ("action", "γ", "speed-up (interval)", "value per task", "reason", "evidence"):
         table.add_column(name, overflow="fold")
     for row in rows:
         decision = row["decision"]
@@ -118,14 +139,17 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
             str(decision["gamma"] or "–"),
             _speedup(row["runs"].get("serving")),
+            _value(row),
             decision["reason"] if row["done"] else Text("waiting for its gates", style="dim"),
             _evidence(row),
         )
     return table
 
 
-def cell(run: Mapping[str, Any]) -> Text:
-    """Show one gate's state: its outcome, or how far it is."""
+def cell(run: Mapping[str, Any] | None) -> Text:
+    """Show one gate's state: its outcome, how far it is, or – where its run would change nothing."""
+    if run is None:
+        return Text("–", style="dim")
     if run["outcome"]:
         return Text(run["outcome"], style=_STYLE.get(run["outcome"], ""))
     return Text(_phase(run), style="dim")
@@ -152,19 +176,30 @@ def _speedup(run: Mapping[str, Any] | None) -> str:
     return f"{s['ratio']:.2f}× ({s['low']:.2f}–{s['high']:.2f}) at {best['concurrency']}"
 
 
+def _value(row: Mapping[str, Any]) -> str:
+    """Show the incremental value per task with its interval."""
+    total = (row.get("value") or {}).get("total")
+    if total is None:
+        return "unknown" if row.get("value") else "–"
+    return (
+        f"{total['per_task']:.2g} ({total['low']:.2g} to {total['high']:.2g}) {total['currency']}"
+    )
+
+
 def _evidence(row: Mapping[str, Any]) -> str:
     """Show how many verdicts the decision rests on, and until when they count."""
-    ended = [run for run in row["runs"].values() if run["outcome"]]
+    runs = [run for run in row["runs"].values() if run is not None]
+    ended = [run for run in runs if run["outcome"]]
     expiries = [run["result"]["expires_at"] for run in ended if run.get("result")]
     if not expiries:
         return "–"
     until = datetime.fromisoformat(min(expiries)).astimezone()
-    return f"{len(ended)} of {len(row['runs'])}, until {until:%m-%d %H:%M}"
+    return f"{len(ended)} of {len(runs)}, until {until:%m-%d %H:%M}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
     """Sum up: runs done, and the time left at the pace of the runs that have ended."""
-    runs = [run for row in rows for run in row["runs"].values()]
+    runs = [run for row in rows for run in row["runs"].values() if run is not None]
     done = [run for run in runs if run["finished_at"]]
     text = f"{len(done)} of {len(runs)} gate runs done"
     left = _seconds_left(runs)

@@ -3,6 +3,9 @@
 b = baseline-only successes, c = candidate-only, n pairs, difference = (c − b)/n. Source: T. Tango,
 "Equivalence test and confidence interval for the difference in proportions for the paired-sample
 design", Statistics in Medicine 17 (1998), 891–908.
+
+Counts may be fractions: pairs that depend on each other count for less than one each (Rao and
+Scott 1981; see :mod:`gatekeeper.core.stats.outcome_pairs`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from gatekeeper.errors import InputError
 
 __all__ = [
     "NonInferiority",
+    "attainable_power",
     "minimal_pairs",
     "non_inferiority",
     "pairs_needed",
@@ -30,9 +34,9 @@ class NonInferiority:
     """Result of the paired test; ``p_value`` is one-sided, H0: difference <= −margin."""
 
     outcome: Outcome
-    b: int
-    c: int
-    n: int
+    b: float
+    c: float
+    n: float
     difference: float | None
     interval: tuple[float, float] | None
     margin: float
@@ -40,17 +44,18 @@ class NonInferiority:
     minimal_pairs: int
 
 
-def _check(b: int, c: int, n: int) -> None:
-    if min(b, c) < 0 or n < 1 or b + c > n:
+def _check(b: float, c: float, n: float) -> None:
+    # The slack is for fractions: b + c of a share of n may round above it.
+    if not (min(b, c) >= 0 and n > 0 and b + c <= n * (1 + 1e-12)):
         raise InputError(
-            "must be counts of discordant pairs out of n >= 1",
+            "must be counts of discordant pairs out of n > 0",
             field="pairs",
             value=f"b={b}, c={c}, n={n}",
             remedy="use b, c >= 0 and b + c <= n",
         )
 
 
-def tango_score(b: int, c: int, n: int, delta: float) -> float:
+def tango_score(b: float, c: float, n: float, delta: float) -> float:
     """Score statistic of H0: difference = ``delta``, −1 < delta < 1; positive when c − b is above.
 
     Raises:
@@ -74,7 +79,7 @@ def tango_score(b: int, c: int, n: int, delta: float) -> float:
     return numerator / math.sqrt(variance)
 
 
-def tango_interval(b: int, c: int, n: int, confidence: float = 0.9) -> tuple[float, float]:
+def tango_interval(b: float, c: float, n: float, confidence: float = 0.9) -> tuple[float, float]:
     """Two-sided score interval of (c − b)/n; its lower end is the one-sided (1+confidence)/2 bound.
 
     Raises:
@@ -115,7 +120,7 @@ def minimal_pairs(margin: float, alpha: float) -> int:
     return math.ceil(z * z * (1 - margin) / margin)
 
 
-def non_inferiority(b: int, c: int, n: int, *, margin: float, alpha: float) -> NonInferiority:
+def non_inferiority(b: float, c: float, n: float, *, margin: float, alpha: float) -> NonInferiority:
     """PASS above −margin, FAIL when the upper end is below −margin, else INCONCLUSIVE.
 
     n = 0 (no evidence) and n below ``minimal_pairs`` are INCONCLUSIVE, whatever the counts.
@@ -152,12 +157,34 @@ def pairs_needed(
         if not 0 < value < 1:
             raise InputError("must lie in (0, 1)", field=name, value=value, remedy="use e.g. 0.05")
     least = minimal_pairs(margin, alpha)
-    half = discordance / 2
-    linear = -discordance + 2 * margin
-    root = math.sqrt(linear**2 + 8 * half * margin * (1 - margin))
-    q = (root - linear) / 4
-    null = 2 * q + margin * (1 - margin)
-    null_sd = math.sqrt(null)
-    sd = math.sqrt(discordance)
+    null_sd, sd = _deviations(margin, discordance)
     n = ((stats.norm.isf(alpha) * null_sd + stats.norm.ppf(power) * sd) / margin) ** 2
     return max(least, math.ceil(float(n)))
+
+
+def attainable_power(n: float, *, margin: float, discordance: float, alpha: float = 0.05) -> float:
+    """Probability that n pairs of equal arms pass, at the given share of discordant pairs.
+
+    ``pairs_needed`` solved for the power; 0 where n is below ``minimal_pairs``.
+
+    Raises:
+        InputError: a parameter is out of range.
+    """
+    if not 0 < discordance < 1:
+        raise InputError(
+            "must lie in (0, 1)", field="discordance", value=discordance, remedy="use e.g. 0.05"
+        )
+    if n < minimal_pairs(margin, alpha):
+        return 0.0
+    null_sd, sd = _deviations(margin, discordance)
+    reach = math.sqrt(n) * margin - stats.norm.isf(alpha) * null_sd
+    return float(stats.norm.cdf(reach / sd))
+
+
+def _deviations(margin: float, discordance: float) -> tuple[float, float]:
+    """Standard deviations of a pair's difference: constrained at the margin, and at equality."""
+    linear = -discordance + 2 * margin
+    root = math.sqrt(linear**2 + 4 * discordance * margin * (1 - margin))
+    q = (root - linear) / 4
+    null = 2 * q + margin * (1 - margin)
+    return math.sqrt(null), math.sqrt(discordance)

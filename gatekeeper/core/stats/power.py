@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-__all__ = ["REFERENCE", "attainable", "power"]
+from gatekeeper.core.claims import equation
+from gatekeeper.core.stats.paired_blocks import detectable_log_ratio
+
+__all__ = ["REFERENCE", "attainable", "detectable_speedup", "power"]
 
 REFERENCE = {
     "correction drawn from q": 130,
@@ -26,6 +29,7 @@ _REFERENCE_ALPHA = 1e-3
 _WEIGHT = math.log(9 * 10)  # groups times a typical group's size: what mixing over members costs
 
 
+@equation("equivalence.power")
 def power(median: float, tokens: int, *, alpha: float) -> float:
     """Probability of detecting, within ``tokens``, a fault of the given median at alpha .001.
 
@@ -42,3 +46,16 @@ def power(median: float, tokens: int, *, alpha: float) -> float:
 def attainable(tokens: int, *, alpha: float) -> dict[str, float]:
     """Power for each reference fault, rounded to whole percent."""
     return {name: round(power(m, tokens, alpha=alpha), 2) for name, m in REFERENCE.items()}
+
+
+@equation("serving.detectable_speedup")
+def detectable_speedup(
+    pairs: int, *, spread: float, confidence: float, target_power: float
+) -> float:
+    """Smallest speed-up that ``pairs`` block pairs prove with this power.
+
+    ``spread`` is the sd of a pair's log ratio, roughly its relative noise.
+    """
+    return math.exp(
+        detectable_log_ratio(pairs, sd=spread, confidence=confidence, power=target_power)
+    )

@@ -102,6 +102,31 @@ def ratio_end(
     return _end(found, end)
 
 
+@equation("serving.log_ratio", table=True)
+def log_ratio(
+    table: pd.DataFrame,
+    *,
+    statistic: str,
+    concurrency: int,
+    numerator: str,
+    confidence: float,
+    end: str = "mean",
+) -> float | None:
+    """Distribution of a pair's log ratio: ``end`` is ``mean``, ``sd`` or ``pairs`` (their number).
+
+    With them a reader can draw the ratio's mean: exp(mean + sd/√pairs · t), t with pairs − 1
+    degrees of freedom.
+    """
+    found = ratio(
+        table,
+        statistic=statistic,
+        concurrency=concurrency,
+        numerator=numerator,
+        confidence=confidence,
+    )
+    return {"mean": found.mean, "sd": found.sd, "pairs": float(found.n)}[end]
+
+
 def goodput_difference(
     table: pd.DataFrame,
     *,

@@ -1,0 +1,85 @@
+"""Economics: whose prices are stored, and the routes that they decide anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.actions.catalog import check_name
+from gatekeeper.actions.decide import derive
+from gatekeeper.actions.price import drop_replaced, prepare_pricing, store_pricing
+from gatekeeper.core.economics import Economics
+from gatekeeper.errors import InputError, NotFound
+from gatekeeper.store import access, catalog, economics
+from gatekeeper.store.economics import EconomicsRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gatekeeper.actions.identity import Actor
+    from gatekeeper.store.database import Database
+
+__all__ = ["apply_economics", "get_economics", "list_economics"]
+
+
+def apply_economics(
+    db: Database, folder: Path, actor: Actor, name: str, document: Mapping[str, Any]
+) -> tuple[EconomicsRecord, bool]:
+    """Store a version and make it current; its routes are priced with it and decided at once.
+
+    Returns the version, and False when it was the current one already.
+
+    Raises:
+        InputError: the document is not sound, or carries another name.
+    """
+    prices = Economics.from_dict(document)
+    check_name("name", name)
+    if prices.name != name:
+        raise InputError(
+            f"differs from the name {name} it is applied under",
+            field="name",
+            value=prices.name,
+            remedy="use one name",
+        )
+    record = EconomicsRecord(prices.digest, name, prices.to_dict(), 0.0, actor.name)
+    with db.read() as session:
+        concerned = catalog.route_names(session, economics=name)
+    fresh = [prepare_pricing(db, folder, route, prices=record) for route in concerned]
+    replaced = []
+    with db.write() as session:
+        before = economics.add(session, record)
+        changed = before is None or before.digest != record.digest
+        if changed:
+            access.audit(
+                session,
+                actor=actor.name,
+                action="economics.apply",
+                target=name,
+                detail={"from": before.digest if before else None, "to": record.digest},
+            )
+        replaced = [store_pricing(session, item) for item in fresh if item is not None]
+        derive(session, concerned)
+        stored = economics.version(session, record.digest)
+    drop_replaced(db, folder, replaced)
+    return stored or record, changed
+
+
+def list_economics(db: Database) -> list[EconomicsRecord]:
+    """Return the current version of every economics document."""
+    with db.read() as session:
+        return economics.all_current(session)
+
+
+def get_economics(db: Database, name: str) -> EconomicsRecord:
+    """Economics by name (the current version) or by digest.
+
+    Raises:
+        NotFound: neither.
+    """
+    with db.read() as session:
+        record = economics.current(session, name) or economics.version(session, name)
+    if record is None:
+        raise NotFound(
+            "is not an economics document", field="economics", value=name, remedy="see policy list"
+        )
+    return record

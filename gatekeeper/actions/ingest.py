@@ -1,0 +1,215 @@
+"""Spans in: from the bytes of a request to rows that are committed before anybody says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from gatekeeper import plugins
+from gatekeeper.actions.tasks import routing_of
+from gatekeeper.core.span_documents import clean, digest, to_text
+from gatekeeper.core.trace_documents import Document, SpanReader, read_traces
+from gatekeeper.errors import InputError, TooLarge, TraceError
+from gatekeeper.store import spans as store
+from gatekeeper.store import tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gatekeeper.core.traces import Span
+    from gatekeeper.store.database import Database
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_UNPACKED_BYTES",
+    "Received",
+    "import_file",
+    "ingest_otlp",
+    "unpacked",
+]
+
+MAX_BYTES = 16 * 1024**2
+"""Largest request body, as it travels."""
+
+MAX_UNPACKED_BYTES = 32 * 1024**2
+"""Largest body after unpacking: a gzip of 32 kB can hold this much."""
+
+_GZIP = 16 + zlib.MAX_WBITS
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Received:
+    """What became of a request's spans: ``new`` and ``known`` ones are stored, the others are not.
+
+    ``reasons`` says why, one sentence for each rejected span.
+    """
+
+    new: int
+    known: int
+    reasons: tuple[str, ...]
+    tasks: tuple[str, ...]
+
+    @property
+    def rejected(self) -> int:
+        """How many spans were refused."""
+        return len(self.reasons)
+
+    @property
+    def message(self) -> str:
+        """The first reasons in one line; empty when nothing was refused."""
+        shown = " | ".join(self.reasons[:_SHOWN])
+        more = self.rejected - _SHOWN
+        return f"{shown} | and {more} more" if more > 0 else shown
+
+
+def unpacked(body: bytes, encoding: str) -> bytes:
+    """Return the body without its content encoding, never more than the limit of it in memory.
+
+    Raises:
+        InputError: the encoding is not known here (its field is ``Content-Encoding``).
+        TraceError: the gzip stream is broken or cut off.
+        TooLarge: it unpacks to more than the limit.
+    """
+    coding = encoding.strip().lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in ("gzip", "x-gzip"):
+        raise InputError(
+            "is not supported",
+            field="Content-Encoding",
+            value=encoding,
+            remedy="send gzip, or no encoding",
+        )
+    parts: list[bytes] = []
+    size = 0
+    rest = body
+    while rest:  # a gzip file may have several members
+        stream = zlib.decompressobj(_GZIP)
+        try:
+            part = stream.decompress(rest, MAX_UNPACKED_BYTES + 1 - size)
+        except zlib.error as error:
+            _broken(str(error))
+        parts.append(part)
+        size += len(part)
+        if size > MAX_UNPACKED_BYTES:
+            raise TooLarge(
+                f"unpacks to more than {MAX_UNPACKED_BYTES} bytes",
+                field="body",
+                remedy="send fewer spans at a time",
+            )
+        if not stream.eof:
+            _broken("it ends too early")
+        rest = stream.unused_data
+    return b"".join(parts)
+
+
+def _broken(reason: str) -> NoReturn:
+    raise TraceError(
+        f"is not gzip ({reason})", field="body", remedy="send it whole, or without an encoding"
+    )
+
+
+def ingest_otlp(db: Database, body: bytes, *, as_json: bool) -> Received:
+    """Store the spans of one OTLP export request.
+
+    A broken span is refused by itself, and so is one whose id is stored with another content; a
+    span that is stored already is accepted in silence.
+
+    Raises:
+        TraceError: the body is no such request, or not one of its spans can be read.
+    """
+    reader = cast("SpanReader", plugins.load("gatekeeper.traces", "otlp"))
+    try:
+        document = Document(body, (_json(body),) if as_json else None)
+        spans, refused = reader.read_spans(document)
+    except RecursionError as error:
+        raise TraceError(
+            "is nested too deeply", field="body", remedy="send flatter attributes"
+        ) from error
+    if refused and not spans:
+        raise TraceError(
+            f"holds no span that can be read: {_joined(refused)}",
+            field="body",
+            remedy="correct the exporter",
+        )
+    return _store(db, spans, source_format="otlp", refused=refused)
+
+
+def _json(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)
+    except ValueError as error:
+        raise TraceError(f"is not JSON ({error})", field="body", remedy="send OTLP JSON") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _joined(reasons: Sequence[str]) -> str:
+    return " | ".join(reasons[:_SHOWN])
+
+
+def import_file(db: Database, body: bytes) -> tuple[str, Received]:
+    """Store the spans of one trace file in any known format; return the format's name with them.
+
+    Raises:
+        TraceError: the file is of no known format, or broken.
+    """
+    formats = list(plugins.load_all("gatekeeper.traces").values())
+    try:
+        traces = read_traces(body, formats)
+    except RecursionError as error:
+        raise TraceError("is nested too deeply", field="file", remedy="export it again") from error
+    source = traces[0].source_format
+    notes = {_task_id(trace.trace_id): [clean(n) for n in trace.repairs] for trace in traces}
+    spans = [span for trace in traces for span in trace.spans]
+    return source, _store(db, spans, source_format=source, notes=notes)
+
+
+def _store(
+    db: Database,
+    spans: Iterable[Span],
+    *,
+    source_format: str,
+    refused: Sequence[str] = (),
+    notes: Mapping[str, Sequence[str]] | None = None,
+) -> Received:
+    rows: list[store.SpanRow] = []
+    reasons = list(refused)
+    for span in spans:
+        try:
+            text = to_text(span)
+        except TraceError as error:
+            reasons.append(str(error))
+        else:
+            task = _task_id(span.trace_id)
+            rows.append(store.SpanRow(span.trace_id, span.span_id, task, digest(text), text))
+    with db.write() as session:
+        stored = store.insert(session, rows)
+        tasks.touch(
+            session,
+            [row.task for row in stored.new],
+            source_format=source_format,
+            quiet_s=routing_of(session).least_quiet_s,
+            notes=notes,
+        )
+    reasons += [
+        f"span {row.span_id} of trace {row.trace_id}: another span with this id is stored already"
+        for row in stored.conflicts
+    ]
+    known = len(rows) - len(stored.new) - len(stored.conflicts)
+    return Received(len(stored.new), known, tuple(reasons), tuple(sorted({r.task for r in rows})))
+
+
+def _task_id(trace_id: str) -> str:
+    """Return a trace's task id: its own id where that fits into a URL, else a digest of it."""
+    if _SAFE_ID.fullmatch(trace_id):
+        return trace_id
+    return hashlib.sha256(trace_id.encode(errors="backslashreplace")).hexdigest()[:32]

@@ -1,0 +1,84 @@
+"""What gating two servers that already run would cost and could show; asks no server and no database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper import workloads
+from gatekeeper.core.decoding import SamplingSettings
+from gatekeeper.errors import InputError
+from gatekeeper.gates import servers_equivalence, servers_serving
+from gatekeeper.gates.servers_equivalence import TextPrompt
+from gatekeeper.load import REQUEST_LIMIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gatekeeper.core.decoding import Rates
+    from gatekeeper.core.policies import Policy, ServingBudget
+
+__all__ = ["SERVER_GATES", "estimate_servers"]
+
+SERVER_GATES = ("equivalence", "serving")
+"""Gates that two servers which already run can be put through."""
+
+ASSUMED_TOKENS_PER_S = (20.0, 100.0)
+"""Speeds of one stream that minutes are given for until the servers' own are measured."""
+
+PREFILL_FACTOR = 10.0
+"""Prompt tokens a second over output tokens a second, for the same purpose."""
+
+
+def estimate_servers(
+    gate: str,
+    policy: Policy,
+    artifact: Mapping[str, Any],
+    slice_name: str,
+    *,
+    sampling: Sequence[Mapping[str, Any]] = (),
+    rates: Rates | None = None,
+    budget: ServingBudget | None = None,
+) -> dict[str, Any]:
+    """Return tokens, minutes and attainable power of one gate.
+
+    ``minutes`` needs measured ``rates``; without them ``minutes_if`` gives them for assumed speeds.
+    ``minutes_at_most`` holds whatever the servers do: every answer is given up after its limit.
+
+    Raises:
+        InputError: a gate that running servers cannot be put through, or no such slice.
+    """
+    prompts = [TextPrompt(p.id, p.slice, p.text) for p in workloads.prompts(slice_name)]
+    seed = policy.equivalence.seed
+    if gate == "equivalence":
+        steps = servers_equivalence.plan(policy, artifact, prompts=prompts, seed=seed, rates=rates)
+        estimate = dict(steps.estimate)
+        requests = sum(len(step.prompts) for step in steps.steps)
+    elif gate == "serving":
+        settings = [SamplingSettings.from_dict(s) for s in sampling or artifact["sampling"]]
+        blocks = servers_serving.plan(
+            policy,
+            artifact,
+            prompts=prompts,
+            sampling=settings,
+            seed=seed,
+            rates=rates,
+            budget=budget,
+        )
+        estimate = dict(blocks.estimate)
+        requests = round(estimate["tokens"] / blocks.suite.budget.tokens_per_request)
+    else:
+        raise InputError(
+            "cannot be measured on servers that already run",
+            field="gate",
+            value=gate,
+            remedy=f"use {' or '.join(SERVER_GATES)}",
+        )
+    if rates is None:
+        estimate["minutes_if"] = {
+            f"{speed:g} tokens/s": round(
+                (estimate["tokens"] + estimate["prompt_tokens"] / PREFILL_FACTOR) / speed / 60, 1
+            )
+            for speed in ASSUMED_TOKENS_PER_S
+        }
+    estimate["minutes_at_most"] = round(requests * REQUEST_LIMIT_S / 60)
+    return estimate

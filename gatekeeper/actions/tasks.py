@@ -1,0 +1,214 @@
+"""From stored spans to computed tasks: outside the ingest request, a bounded amount at a time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gatekeeper.actions.task_figures import (
+    compute,
+    conversation_id,
+    figures,
+    is_conversation,
+    routes_of,
+)
+from gatekeeper.core.critical_path import factor
+from gatekeeper.core.routing import Rule
+from gatekeeper.core.span_documents import from_text
+from gatekeeper.core.task_assignment import RoutedRules, Routing, TaskRules, conversation_of
+from gatekeeper.errors import InputError, NotFound
+from gatekeeper.store import catalog, spans, tasks
+from gatekeeper.store.database import Database, Session, now
+
+if TYPE_CHECKING:
+    from gatekeeper.core.task_assignment import AssignedCall
+    from gatekeeper.core.task_profile import TaskProfile
+
+__all__ = [
+    "MAX_SPANS",
+    "PathView",
+    "get_task",
+    "list_tasks",
+    "path_of",
+    "routing_of",
+    "settle_due",
+    "unmatched_calls",
+]
+
+MAX_SPANS = 10_000
+"""Largest task that is computed; a larger one is stored and shown, never priced."""
+
+BATCH = 50
+BUDGET_S = 0.5
+"""What one tick does at most: so many tasks, and no further one after so many seconds."""
+
+
+@dataclass(frozen=True)
+class PathView:
+    """A task's profile at the speed-up asked for, with the calls and their routes."""
+
+    record: tasks.TaskRecord
+    profile: TaskProfile
+    calls: tuple[AssignedCall, ...]
+
+
+def routing_of(session: Session) -> Routing:
+    """Every route's rules, in the order in which they are tried."""
+    return Routing(
+        tuple(
+            RoutedRules(
+                route.name,
+                tuple(Rule.from_dict(rule) for rule in route.rules),
+                TaskRules() if route.task_rules is None else TaskRules.from_dict(route.task_rules),
+            )
+            for route in catalog.all_routes(session)
+        )
+    )
+
+
+def settle_due(db: Database, *, limit: int = BATCH, budget_s: float = BUDGET_S) -> int:
+    """Compute the tasks that are due, oldest first; return how many were."""
+    with db.read() as session:
+        routing = routing_of(session)
+        names = tasks.due(session, routing=routing.digest, limit=limit)
+    began = time.monotonic()
+    done = 0
+    for name in names:
+        done += _settle(db, name, routing)
+        if time.monotonic() - began > budget_s:
+            break
+    return done
+
+
+def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = False) -> bool:
+    """Compute one task and store it if nothing has changed meanwhile.
+
+    A task that has not been quiet for long enough is left open: ``anyway`` computes it all the
+    same, for somebody who asks.
+    """
+    with db.read() as session:
+        seen = tasks.unsettled(session, task_id)
+        texts = [] if seen is None else spans.of_task(session, task_id, limit=MAX_SPANS + 1)
+        at = now(session)
+    if seen is None or (_known(seen, routing) and (anyway or seen.state == tasks.COMPLETE)):
+        return False  # somebody else was faster
+    if not texts:  # a conversation whose traces now belong elsewhere
+        with db.write() as session:
+            return tasks.file_under(session, seen, None, routing=routing.digest)
+    found = [from_text(text) for text in texts[:MAX_SPANS]]
+    rules = routing.task_rules(routes_of(seen, found, routing))
+    due_at = seen.touched_at + max(rule.quiet_s for rule in rules)
+    quiet = due_at <= at
+    if not quiet and not anyway:
+        with db.write() as session:
+            tasks.postpone(session, seen, due_at=due_at)
+        return False
+    conversation = None if is_conversation(task_id) else conversation_of(found, rules)
+    if conversation is not None:
+        return _file(db, seen, conversation_id(conversation), routing, quiet_s=due_at - at)
+    if quiet and _known(seen, routing):
+        with db.write() as session:
+            return tasks.close(session, seen)
+    large = f"more than {MAX_SPANS} spans: not computed"
+    result = (None, large) if len(texts) > MAX_SPANS else compute(seen, found, routing)
+    made = figures(seen, found, *result, rules)
+    with db.write() as session:
+        state = tasks.COMPLETE if quiet else tasks.OPEN
+        version = tasks.settle(session, seen, made, routing=routing.digest, state=state)
+        if version is not None and seen.part_of is not None:
+            _changed(session, seen.part_of, quiet_s=0.0)
+    return version is not None
+
+
+def _known(seen: tasks.Unsettled, routing: Routing) -> bool:
+    """Whether the stored figures know all spans and all rules."""
+    return seen.computed == seen.generation and seen.routing == routing.digest
+
+
+def _file(
+    db: Database, seen: tasks.Unsettled, conversation: str, routing: Routing, *, quiet_s: float
+) -> bool:
+    with db.write() as session:
+        if not tasks.file_under(session, seen, conversation, routing=routing.digest):
+            return False
+        if seen.part_of not in (None, conversation):
+            _changed(session, str(seen.part_of), quiet_s=0.0)
+        if seen.part_of != conversation or seen.computed != seen.generation:
+            _changed(session, conversation, quiet_s=max(0.0, quiet_s), source=seen.source_format)
+    return True
+
+
+def _changed(session: Session, task_id: str, *, quiet_s: float, source: str = "") -> None:
+    tasks.touch(session, [task_id], source_format=source, quiet_s=quiet_s)
+
+
+def list_tasks(
+    db: Database,
+    *,
+    after: str | None,
+    limit: int,
+    route: str | None = None,
+    state: str | None = None,
+) -> list[tasks.TaskRecord]:
+    """Page of tasks, newest first; what is due is computed before, up to a tick's worth."""
+    settle_due(db)
+    with db.read() as session:
+        return tasks.page_of_tasks(session, after=after, limit=limit, route=route, state=state)
+
+
+def unmatched_calls(db: Database) -> int:
+    """Model calls in complete tasks that belong to no route."""
+    with db.read() as session:
+        return tasks.unmatched(session)
+
+
+def get_task(db: Database, task_id: str) -> tasks.TaskRecord:
+    """Task by id, computed from all spans that have arrived; a trace's id finds its conversation.
+
+    Raises:
+        NotFound: no such task.
+    """
+    with db.read() as session:
+        routing = routing_of(session)
+    _settle(db, task_id, routing, anyway=True)
+    with db.read() as session:
+        seen = tasks.unsettled(session, task_id)
+        whole = None if seen is None else seen.part_of or seen.id
+        parts = [] if whole is None else tasks.changed_parts(session, whole)
+    for name in parts:  # the other traces of its conversation
+        _settle(db, name, routing, anyway=True)
+    if whole is not None:
+        _settle(db, whole, routing, anyway=True)
+    with db.read() as session:
+        record = tasks.get(session, task_id)
+    if record is None:
+        raise NotFound("is not a task", field="task", value=task_id, remedy="see traces list")
+    return record
+
+
+def path_of(db: Database, task_id: str, *, speedup: float) -> PathView:
+    """Compute a task's critical path, and how long it takes when all decoding is faster.
+
+    Raises:
+        NotFound: no such task.
+        InputError: the speed-up is not above 0, or the task cannot be computed.
+    """
+    factor(speedup)
+    record = get_task(db, task_id)
+    with db.read() as session:
+        routing = routing_of(session)
+        seen = tasks.unsettled(session, record.id)
+        texts = spans.of_task(session, record.id, limit=MAX_SPANS + 1)
+    if seen is None or not texts or len(texts) > MAX_SPANS:
+        raise InputError(
+            f"has no spans, or more than {MAX_SPANS}",
+            field="task",
+            value=task_id,
+            remedy="export smaller traces",
+        )
+    found = [from_text(text) for text in texts]
+    computed, problem = compute(seen, found, routing, speedup=speedup)
+    if computed is None:
+        raise InputError(str(problem), field="task", value=task_id, remedy="see its repairs")
+    return PathView(record, computed.profile, computed.calls)

@@ -1,0 +1,16 @@
+"""Reports: everything behind a route's decision."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from gatekeeper.actions import report
+from gatekeeper.api.services import Reader, Using
+
+router = APIRouter(prefix="/v1", tags=["reports"])
+
+
+@router.get("/reports/{route}")
+def route_report(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
+    """Return decision, gates, value, tasks, history and the claim of every figure among them."""
+    return report.route_report(services.db, route)

@@ -1,0 +1,162 @@
+"""After the gates: a real agent in both arms, what its tasks are worth, and a report per route."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from gatekeeper.cli.demo.flow import ok
+from gatekeeper.config import PORT, data_dir
+from gatekeeper.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import httpx
+
+    from gatekeeper.cli.demo.flow import Demo
+    from gatekeeper.config import Settings
+
+__all__ = ["compare_arms", "next_steps", "priced_tasks", "wait_for_values", "write_reports"]
+
+_PATIENCE_S = 60.0
+_POLL_S = 1.0
+_TOKEN_TTL_S = 7 * 24 * 3600.0
+
+
+def compare_arms(
+    walk: Demo, row: Mapping[str, Any], home: Path, note: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Run the agent on a route's artifact, ordinary and speculative; None where nothing was measured.
+
+    The result is kept beside the database and belongs to the serving run that it is compared with:
+    a second demo on the same evidence runs no second agent.
+
+    Raises:
+        Unavailable: the agent failed; the remedy names its log.
+    """
+    serving = row["runs"].get("serving")
+    regions = [r for r in _regions(serving) if r.get("speedup")]
+    if not regions:
+        return None
+    kept = home / f"agent-{serving['id']}.json"
+    if kept.is_file():
+        found: dict[str, Any] = json.loads(kept.read_text())
+        return found
+    artifact = home / "agent-artifact.json"
+    artifact.write_text(json.dumps(walk.document(row["route"])))
+    levels = []
+    for region in regions:
+        at, s = region["concurrency"], region["speedup"]
+        levels += [f"--gamma={at}={region['gamma']}"]
+        levels += [f"--speedup={at}={s['low']},{s['ratio']},{s['high']}"]
+    note(f"an agent of {row['route'].name} runs its tasks with and without speculation")
+    part = kept.with_suffix(".part")
+    command = [
+        *(sys.executable, "-m", "gatekeeper.cli.demo.agent", "--json"),
+        *("--home", str(home), "--url", walk.url, "--route", row["route"].name),
+        *("--artifact-file", str(artifact), *levels),
+    ]
+    environment = {**os.environ, "GATEKEEPER_TOKEN": walk.token, "OMP_NUM_THREADS": "1"}
+    with part.open("wb") as sink, (home / "agent.log").open("a") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own command with our own arguments
+            command, stdout=sink, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        try:
+            for line in process.stderr or ():
+                log.write(line)
+                if line.startswith("agent: "):
+                    note(line.removeprefix("agent: ").rstrip())
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
+    if process.returncode not in (0, 1):  # 1: it ran, and the two do not agree
+        raise Unavailable(
+            f"ended with status {process.returncode}",
+            field="agent",
+            remedy=f"read {home / 'agent.log'}, then run the demo again: finished runs are kept",
+        )
+    part.replace(kept)
+    result: dict[str, Any] = json.loads(kept.read_text())
+    return result
+
+
+def priced_tasks(agent: Mapping[str, Any]) -> int:
+    """How many of the agent's tasks a pricing can use: those of the baseline arm."""
+    return sum(row["problem"] is None for row in agent["tasks"])
+
+
+def wait_for_values(
+    client: httpx.Client, routes: Sequence[str], *, expected: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """Pricing of each route once its exported tasks are complete; what is there after a minute."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        values = {name: ok(client.get(f"/v1/routes/{name}/value")) for name in routes}
+        waiting = [n for n, count in expected.items() if values[n]["tasks"] < count]
+        if not waiting or time.monotonic() > deadline:
+            return values
+        time.sleep(_POLL_S)
+
+
+def write_reports(client: httpx.Client, routes: Sequence[str], folder: Path) -> dict[str, Path]:
+    """Write one self-contained page per route; return where they lie."""
+    from gatekeeper.reports.route_html import render_html
+    from gatekeeper.reports.route_report import lay_out
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name in routes:
+        document = ok(client.get(f"/v1/reports/{name}"))
+        written[name] = folder / f"{name}.html"
+        written[name].write_text(render_html(lay_out(document)), encoding="utf-8")
+    return written
+
+
+def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list[str]]]:
+    """Commands that work as printed, against ``make serve``, with a token of a week's life."""
+    made = ok(
+        client.post(
+            "/v1/tokens",
+            json={"name": "demo-next-steps", "role": "admin", "ttl_s": _TOKEN_TTL_S},
+        )
+    )
+    us, url = sys.argv[0], f"http://127.0.0.1:{PORT}"
+    prices = data_dir("policies") / "economics" / "demo.yaml"
+    pair = "--baseline-url http://127.0.0.1:8001/v1 --candidate-url http://127.0.0.1:8002/v1"
+    return [
+        (
+            "In another terminal, serve this home; then, here:",
+            [
+                f"{us} serve --home {settings.home} --port {PORT}",
+                f"export GATEKEEPER_URL={url} GATEKEEPER_TOKEN={made['token']}",
+            ],
+        ),
+        (
+            f"1. What is a second worth to you? Change value_of_second in {prices}, and",
+            [f"{us} policy apply {prices.parents[1]}"],
+        ),
+        (
+            "2. Your own agents: a file, or two variables for their OpenTelemetry exporter",
+            [
+                f"{us} profile my-trace.json",
+                f"export OTEL_EXPORTER_OTLP_TRACES_ENDPOINT={url}/v1/traces",
+                "export OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20" + made["token"],
+            ],
+        ),
+        (
+            "3. Your own servers, one plain and one speculating: what would a verdict cost?",
+            [f"{us} gate run --route own-servers {pair} --plan"],
+        ),
+        ("Every figure again, from its evidence:", [f"{us} claims verify --home {settings.home}"]),
+    ]
+
+
+def _regions(run: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    return ((run or {}).get("result") or {}).get("summary", {}).get("regions") or []

@@ -1,0 +1,308 @@
+"""Equivalence of two servers that already run: greedy texts, compared; everything else is named.
+
+A black box can be shown to be wrong and never to be right: FAIL on a departure that numerics do
+not explain, ERROR without a usable baseline, else INCONCLUSIVE with the list of what is missing.
+``plan`` → run its steps into the ``texts`` table → ``evaluate``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gatekeeper.core.claims import EQUATIONS, Claim
+from gatekeeper.core.stats import server_texts
+from gatekeeper.core.stats.server_texts import BASELINE, CANDIDATE, FIRST, REPEAT
+from gatekeeper.core.verdicts import GateResult, Outcome, Part, worst
+from gatekeeper.errors import InputError
+from gatekeeper.gates.servers_missing import account, missing, parts, readings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from gatekeeper.core.decoding import Rates
+    from gatekeeper.core.policy_schema import EquivalenceBudget, Policy
+
+__all__ = [
+    "ALTERNATIVES",
+    "COMPANY",
+    "TABLES",
+    "Plan",
+    "TextPrompt",
+    "TextStep",
+    "evaluate",
+    "fitting",
+    "plan",
+]
+
+TABLES = ("texts", "servers")
+"""Evidence tables: see :mod:`gatekeeper.core.stats.server_texts`, and ``arm``, ``name``, ``value``."""
+
+ALTERNATIVES = 5
+"""Log-probabilities asked for per token: what every server offers that offers any."""
+
+PASSES, COMPANY = 3, 2
+CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """A prompt as ChatML: the servers apply tokenizers and templates of their own."""
+
+    id: str
+    slice: str
+    text: str
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Length as usual for English and code; the servers' tokenizers are not disclosed."""
+        return math.ceil(len(self.text) / CHARACTERS_PER_TOKEN)
+
+
+@dataclass(frozen=True)
+class TextStep:
+    """Greedy requests of one pass, ``concurrency`` of them at a time."""
+
+    arm: str
+    prompts: tuple[TextPrompt, ...]
+    concurrency: int
+    max_tokens: int
+    top: int
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens at most."""
+        return self.max_tokens * len(self.prompts)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``steps`` in order; ``estimate`` is for people."""
+
+    budget: EquivalenceBudget
+    gamma: int | None
+    steps: tuple[TextStep, ...]
+    estimate: Mapping[str, Any]
+
+
+def plan(
+    policy: Policy,
+    artifact: Mapping[str, Any],
+    *,
+    prompts: Sequence[TextPrompt],
+    seed: int,
+    rates: Rates | None = None,
+) -> Plan:
+    """Plan three greedy passes over as many prompts as the policy's sampled tokens pay for.
+
+    Prompts come in small groups, the order of the passes random in each, so that drift hits all
+    alike. The repeat runs a group together: that shows what a batch of another shape changes, as
+    verification makes one too.
+
+    Raises:
+        InputError: no prompts, or every one is longer than the policy allows.
+    """
+    prompts = fitting(prompts, policy.serving.max_prompt_tokens)
+    budget = policy.equivalence
+    length = budget.tokens_per_request
+    wanted = max(budget.greedy.prompts, budget.sampled.max_tokens // (PASSES * length))
+    rng = np.random.default_rng(seed)
+    chosen = [prompts[i] for i in rng.permutation(len(prompts))[:wanted].tolist()]
+    steps: list[TextStep] = []
+    for begin in range(0, len(chosen), COMPANY):
+        group = tuple(chosen[begin : begin + COMPANY])
+        arms = [
+            TextStep(BASELINE, group, 1, length, ALTERNATIVES),
+            TextStep(CANDIDATE, group, 1, length, 0),
+            TextStep(REPEAT, group, COMPANY, length, ALTERNATIVES),
+            TextStep(FIRST, group, 1, 1, ALTERNATIVES),
+        ]
+        steps += [arms[i] for i in rng.permutation(len(arms)).tolist()]
+    gamma = artifact["gamma"]
+    estimate = _estimate(budget, steps, rates)
+    return Plan(budget, None if gamma is None else int(gamma), tuple(steps), estimate)
+
+
+def fitting(prompts: Sequence[TextPrompt], max_tokens: int) -> list[TextPrompt]:
+    """Return the prompts of at most ``max_tokens``, estimated at four characters a token.
+
+    Raises:
+        InputError: none is left.
+    """
+    kept = [prompt for prompt in prompts if prompt.estimated_tokens <= max_tokens]
+    if not kept:
+        shortest = min((prompt.estimated_tokens for prompt in prompts), default=None)
+        raise InputError(
+            "leaves no prompt",
+            field="max_prompt_tokens",
+            value=max_tokens,
+            remedy="give at least one prompt" if shortest is None else f"allow {shortest} tokens",
+        )
+    return kept
+
+
+def _estimate(
+    budget: EquivalenceBudget, steps: Sequence[TextStep], rates: Rates | None
+) -> dict[str, Any]:
+    tokens = sum(step.tokens for step in steps)
+    prompt_tokens = sum(prompt.estimated_tokens for step in steps for prompt in step.prompts)
+    count = sum(len(step.prompts) for step in steps if step.arm == BASELINE)
+    minutes = None
+    if rates is not None:
+        seconds = tokens / rates.decode_tokens_per_s + prompt_tokens / rates.score_tokens_per_s
+        minutes = seconds / 60
+    share = 1 - budget.alpha ** (1 / count)
+    return {
+        "gate": "equivalence",
+        "tokens": tokens,
+        "prompt_tokens": prompt_tokens,
+        "prompts": count,
+        "minutes": minutes,
+        "attainable_power": (
+            f"a fault that changes at least {share:.0%} of greedy texts within "
+            f"{budget.tokens_per_request} tokens is found with probability {1 - budget.alpha:g}; "
+            "never PASS: a running server does not show weights, sampler or sampled distribution"
+        ),
+    }
+
+
+def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> GateResult:
+    """Judge a run from its evidence tables alone; never PASS."""
+    texts, said = tables["texts"], readings(tables["servers"])
+    figures = _Figures(texts)
+    verdict = server_texts.judge(texts, alpha=budget.alpha)
+    limit = figures.add("tie_threshold", "servers.tie_threshold", "nats")
+    numbers = {
+        "rule": "text",
+        "sigma": None,
+        "tau": limit,
+        "prompts": figures.add("compared", "servers.compared", "prompts", arm=CANDIDATE),
+        "positions": figures.add("tokens", "servers.tokens", "tokens", arm=CANDIDATE),
+        "mismatches": figures.add("faults", "servers.faults", "prompts", threshold=limit),
+        "ties": figures.add("ties", "servers.ties", "prompts", threshold=limit),
+        "undecided": figures.add("undecided", "servers.undecided", "prompts", threshold=limit),
+        "differing": figures.add("differing", "servers.differing", "prompts", arm=CANDIDATE),
+        "baseline_differing": figures.add(
+            "baseline_differing", "servers.differing", "prompts", arm=REPEAT
+        ),
+        "first_token_difference": figures.add(
+            "first_token_difference", "servers.first_token_difference", "nats", arm=FIRST
+        ),
+        "baseline_first_token_difference": figures.add(
+            "baseline_first_token_difference",
+            "servers.first_token_difference",
+            "nats",
+            arm=REPEAT,
+        ),
+    }
+    lacking = missing(said, targets=_targets(numbers))
+    judged = [
+        Part("greedy text", verdict.outcome, verdict.detail, figures=numbers),
+        *_lost(texts),
+        *parts(lacking),
+    ]
+    outcome = worst(part.outcome for part in judged if part.mandatory)
+    first = verdict.first
+    return GateResult(
+        gate="equivalence",
+        outcome=outcome,
+        parts=tuple(judged),
+        summary={
+            "contract": "exact",
+            "identity_rule": "text",
+            "gamma": _whole(said.get("pair", {}).get("gamma")),
+            "settings": [],
+            "arms": {
+                "baseline": said.get("baseline", {}),
+                "candidate": said.get("candidate", {}),
+            },
+            "greedy": numbers,
+            "strict": None,
+            "tolerance": [],
+            "tokens": 0,  # sampled ones, as everywhere in this summary
+            "missing": account(lacking),
+            "counter_example": None
+            if first is None
+            else {
+                "part": "greedy text",
+                "prompt": first.prompt,
+                "position": first.position,
+                "token": first.found,
+                "expected": first.expected,
+                "deficit": first.deficit,
+                "target_probability": None,
+            },
+        },
+        claims=tuple(figures.claims),
+        still_needed=None if outcome is Outcome.FAIL else _still_needed(judged),
+    )
+
+
+def _still_needed(judged: Sequence[Part]) -> str:
+    """Every mandatory part that is open, the unverifiable ones by name."""
+    open_parts = [part for part in judged if part.mandatory and part.outcome is not Outcome.PASS]
+    unknown = [part.name for part in open_parts if part.detail.startswith("unverified")]
+    rest = [f"{part.name}: {part.detail}" for part in open_parts if part.name not in unknown]
+    named = f"what a running server does not disclose: {', '.join(unknown)}"
+    remedy = "register target and draft as files and gate those"
+    return "; ".join([*rest, f"{named} ({remedy})"])
+
+
+def _targets(numbers: Mapping[str, float | str | None]) -> str:
+    """What first tokens say about the weights: no draft takes part in them."""
+    across, within = (
+        numbers["first_token_difference"],
+        numbers["baseline_first_token_difference"],
+    )
+    if across is None:
+        return "no log-probabilities of first tokens compare them"
+    noise = "" if within is None else f" ({within:.3g} between two runs of the baseline)"
+    return f"log-probabilities of first tokens differ by at most {across:.3g} nats{noise}"
+
+
+def _lost(texts: pd.DataFrame) -> list[Part]:
+    """Answers that did not end by themselves: they are no evidence, and are not passed over."""
+    lost = texts[~texts["reason"].isin(["stop", "length"])]
+    if lost.empty:
+        return []
+    pairs = lost[["arm", "reason"]].itertuples(index=False)
+    seen = Counter(f"of {arm} ended as {reason}" for arm, reason in pairs)
+    detail = ", ".join(f"{n} {what}" for what, n in sorted(seen.items()))
+    return [Part("complete answers", Outcome.INCONCLUSIVE, detail)]
+
+
+def _whole(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() else None
+
+
+class _Figures:
+    """Figures of the ``texts`` table, each through the equation that will verify it."""
+
+    def __init__(self, texts: pd.DataFrame) -> None:
+        self._texts = texts
+        self.claims: list[Claim] = []
+
+    def add(
+        self, name: str, equation: str, unit: str, **inputs: str | float | None
+    ) -> float | None:
+        value = EQUATIONS[equation].function(self._texts, **inputs)
+        if value is None:
+            return None
+        self.claims.append(
+            Claim(
+                id=f"equivalence.servers.{name}",
+                equation=equation,
+                inputs={"table": "texts", **inputs},
+                value=float(value),
+                unit=unit,
+                status="measured",
+                source="equivalence gate, table texts",
+            )
+        )
+        return float(value)

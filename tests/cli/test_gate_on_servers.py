@@ -1,0 +1,115 @@
+"""``gate run`` with two addresses: plan, registration and what it refuses; no server is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+Run = Any
+A, B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
+PAIR = ("--baseline-url", A, "--candidate-url", B)
+ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+
+
+def test_a_plan_needs_neither_servers_nor_a_home(gatekeeper: Run, tmp_path: Any) -> None:
+    home = tmp_path / "fresh"
+    done = gatekeeper("gate", "run", "--route", "calls", *PAIR, "--plan", "--json", HOME=home)
+    assert done.status == 0, done.err
+    equivalence, serving = done.json["items"]
+    assert (equivalence["gate"], serving["gate"]) == ("equivalence", "serving")
+    assert equivalence["minutes"] is None
+    assert equivalence["minutes_if"]["20 tokens/s"] > equivalence["minutes_if"]["100 tokens/s"] > 0
+    assert equivalence["tokens"] > 0
+    assert "never PASS" in equivalence["attainable_power"]
+    assert serving["tokens"] > 0
+    assert serving["minutes_at_most"] >= 1
+    assert not home.exists()
+
+
+def test_a_plan_in_words_names_one_gate(gatekeeper: Run) -> None:
+    done = gatekeeper("gate", "run", "calls", "serving", *PAIR, "--policy", "ci", "--plan")
+    assert done.status == 0, done.err
+    assert "plan: serving of calls, policy ci" in done.out
+    assert "minutes: unknown" in done.out
+    assert "equivalence" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--route", "r", "--baseline-url", A), "--candidate-url: is missing"),
+        (("r", "--model", "m"), "--model=m: describes two servers"),
+        (("r", "--gamma", "4"), "--gamma=4: describes two servers"),
+        (("--route", "r", "--baseline-url", "host:1", "--candidate-url", B), "baseline_url=host:1"),
+        (("--route", "r", "--baseline-url", A, "--candidate-url", f"{A}/v1"), "candidate_url="),
+        (("--route", "r", *PAIR, "--slice", "verse"), "slice=verse"),
+        (("--route", "r", *PAIR, "--policy", "../demo", "--plan"), "--policy=../demo"),
+        (("--route", "r", "outcome", *PAIR, "--plan"), "gate=outcome"),
+        ((*PAIR, "--plan"), "Missing argument 'ROUTE'"),
+        (("--route", "r", "other", *PAIR, "--plan"), "neither a gate"),
+        (("--route", "r", "other", "serving", *PAIR, "--plan"), "given twice"),
+    ],
+)
+def test_what_makes_no_pair_is_named(gatekeeper: Run, arguments: Any, words: str) -> None:
+    done = gatekeeper("gate", "run", *arguments)
+    assert done.status == 2
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.fixture
+def admin(gatekeeper: Run, live_server: Any) -> Run:
+    def run(*arguments: object) -> Any:
+        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
+
+    return run
+
+
+@ON_SQLITE
+def test_the_pair_is_registered_and_its_route_is_created_once(admin: Run) -> None:
+    run = ("gate", "run", "--route", "calls", *PAIR, "--gamma", "4", "--json")
+    first = admin(*run)
+    assert first.status == 0, first.err
+    assert [item["gate"] for item in first.json["items"]] == ["equivalence", "serving"]
+    assert "gatekeeper worker" in first.json["items"][0]["waiting_for"]
+    route = admin("route", "show", "calls").json
+    assert (route["policy"], route["slice"]) == ("demo", "tool_calls")
+    document = admin("artifact", "show", route["artifact"]).json["document"]
+    assert document["proposer"] == {
+        "kind": "undisclosed",
+        "parameters": {"model": None},
+        "source": B,
+    }
+    again = admin(*run)
+    assert again.status == 0, again.err
+    assert len(admin("artifact", "list", "--json").json["items"]) == 1
+    planned = admin("gate", "run", "calls", "equivalence", "--plan", "--json").json
+    assert "never PASS" in planned["attainable_power"]
+    assert admin("artifact", "verify", route["artifact"]).status == 0
+
+
+@ON_SQLITE
+def test_a_route_of_another_artifact_is_left_alone(admin: Run) -> None:
+    assert admin("gate", "run", "--route", "calls", *PAIR).status == 0
+    before = admin("route", "show", "calls").json
+    other = ("--baseline-url", A, "--candidate-url", "http://127.0.0.1:8002")
+    for arguments, words in (
+        (other, "route=calls: serves another artifact"),
+        ((*PAIR, "--policy", "ci"), "--policy=ci"),
+        ((*PAIR, "--slice", "prose"), "--slice=prose"),
+    ):
+        done = admin("gate", "run", "--route", "calls", *arguments)
+        assert done.status == 2
+        assert words in done.err
+        assert "another --route" in done.err
+    assert admin("route", "show", "calls").json == before
+
+
+@ON_SQLITE
+def test_the_outcome_gate_is_refused_before_it_is_queued(admin: Run) -> None:
+    assert admin("gate", "run", "--route", "calls", *PAIR).status == 0
+    for more in ((), ("--plan",)):
+        done = admin("gate", "run", "calls", "outcome", *more)
+        assert done.status == 2
+        assert "outcome check" in done.err

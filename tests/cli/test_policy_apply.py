@@ -1,0 +1,133 @@
+"""Prices change, decisions follow, and the command says which."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from value_rollout import PASS, Rollout, add_tasks, economics, policy
+
+from gatekeeper.config import data_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from live import LiveServer
+
+Run = Callable[..., Any]
+
+DOCUMENT = {
+    "schema": 1,
+    "target": {
+        "source": "hf:tiny/model@abc",
+        "revision": "abc",
+        "files": {"model.safetensors": "1" * 64},
+        "tokenizer": "2" * 64,
+        "vocab_size": 64,
+        "architecture": "llama",
+    },
+    "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
+    "gamma": 4,
+    "acceptance": {"method": "standard", "contract": "exact"},
+    "sampling": [{"temperature": 0.0}],
+    "engine": {
+        "name": "reference",
+        "version": "1",
+        "dtype": "float32",
+        "kv_dtype": "float32",
+        "tensor_parallel": 1,
+        "device": "cpu",
+        "draft_device": "cpu",
+    },
+}
+
+
+@pytest.fixture
+def enabled(live_server: LiveServer) -> Iterator[Rollout]:
+    """A server with one route that is enabled for its value."""
+    with ExitStack() as stack:
+        clients = {
+            role: stack.enter_context(live_server.client(role)) for role in live_server.tokens
+        }
+        rollout = Rollout(clients)
+        rollout.apply()
+        admin = clients["admin"]
+        digest = admin.post("/v1/artifacts", json=DOCUMENT).json()["digest"]
+        body = {"slice": "prose", "artifact": digest, "policy": "priced"}
+        assert admin.put("/v1/routes/prose", json=body).is_success
+        add_tasks(live_server.db)
+        rollout.gates()
+        yield rollout
+
+
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+def test_a_cheaper_second_changes_the_decision_within_seconds(
+    enabled: Rollout, live_server: LiveServer, gatekeeper: Run, tmp_path: Path
+) -> None:
+    def run(*arguments: object) -> Any:
+        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
+
+    assert set(PASS) == {"equivalence", "serving", "outcome"}
+    folder = tmp_path / "policies"
+    (folder / "economics").mkdir(parents=True)
+    (folder / "priced.yaml").write_text(yaml.safe_dump(policy()))
+    prices = folder / "economics" / "priced.yaml"
+    prices.write_text(yaml.safe_dump(economics()))
+    unchanged = run("policy", "apply", folder)
+    assert unchanged.status == 0
+    assert "no decision changed" in unchanged.out
+    prices.write_text(yaml.safe_dump(economics(value_of_second=0.0001)))
+    began = time.monotonic()
+    told = run("policy", "apply", folder)
+    assert time.monotonic() - began < 10
+    (line,) = [row for row in told.out.splitlines() if "→" in row]
+    assert line.startswith("prose: enable (gates_passed, ")
+    assert "→ bypass (value_negligible, " in line
+    # the file alone does as well, and JSON says the same
+    prices.write_text(yaml.safe_dump(economics()))
+    back = run("policy", "apply", prices, "--json").json
+    assert [(i["kind"], i["name"], i["changed"]) for i in back["items"]] == [
+        ("economics", "priced", True)
+    ]
+    (change,) = back["decisions"]
+    assert (change["before"]["action"], change["after"]["action"]) == ("bypass", "enable")
+    assert change["after"]["value"]["per_task"] > change["before"]["value"]["per_task"]
+    assert "priced" in run("policy", "list").out
+    assert [e["name"] for e in run("policy", "list", "--json").json["economics"]] == [
+        "demo",
+        "priced",
+        "production",
+    ]
+    shown = run("policy", "show", "priced", "--economics").json["document"]
+    assert shown["value_of_second"] == 0.01
+    # nothing is applied when one of them is wrong
+    prices.write_text(yaml.safe_dump(economics(value_of_second=0.0001, typo=1)))
+    refused = run("policy", "apply", folder)
+    assert refused.status == 2
+    assert "typo" in refused.err
+    assert enabled.value()["economics"]["document"]["value_of_second"] == 0.01
+
+
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+def test_the_shipped_folder_applies(
+    live_server: LiveServer, gatekeeper: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "policies"
+    shutil.copytree(data_dir("policies"), folder)
+    done = gatekeeper(
+        "policy", "apply", folder, "--json", URL=live_server.url, TOKEN=live_server.tokens["admin"]
+    )
+    kinds = [(item["kind"], item["name"], item["changed"]) for item in done.json["items"]]
+    assert kinds == [
+        ("policies", "ci", False),
+        ("policies", "demo", False),
+        ("policies", "production", False),
+        ("economics", "demo", False),
+        ("economics", "production", False),
+    ]

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+Live = Any  # gatekeeper's live server, see tests/live.py
+
+ESSAY = Path(str(files("gatekeeper").joinpath("examples/essay-trace.json")))
+ESSAY_ID = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+
+
+@pytest.fixture
+def as_admin(gatekeeper: Run, live_server: Live) -> Run:
+    def run(*arguments: object) -> Any:
+        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
+
+    return run
+
+
+def test_importing_and_listing(as_admin: Run, tmp_path: Path) -> None:
+    done = as_admin("traces", "import", ESSAY, "--json")
+    (one,) = done.json["files"]
+    assert (done.status, one["new_spans"], one["tasks"]) == (0, 4, [ESSAY_ID])
+    again = as_admin("traces", "import", ESSAY)
+    assert again.status == 0
+    assert again.out.split()[-5:] == ["otlp", "1", "0", "4", "0"]
+    (task,) = as_admin("traces", "list", "--json").json["items"]
+    assert task["id"] == ESSAY_ID
+    table = as_admin("traces", "list", "--state", task["state"])
+    assert ESSAY_ID in table.out
+    assert as_admin("traces", "list", "--route", "nothing", "--json").json["items"] == []
+
+
+def test_a_bad_file_does_not_hold_up_the_others(as_admin: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    done = as_admin("traces", "import", bad, ESSAY, tmp_path / "absent.json")
+    assert done.status == 2
+    assert f"refused {bad}" in done.err
+    assert "absent.json" in done.err
+    assert "otlp" in done.out
+
+
+def test_contradicting_spans_end_with_status_one(as_admin: Run, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.json"
+    changed.write_text(ESSAY.read_text().replace("verify answer", "verify another answer"))
+    assert as_admin("traces", "import", ESSAY).status == 0
+    done = as_admin("traces", "import", changed)
+    assert done.status == 1
+    assert "stored already" in done.err

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from gatekeeper.reports import number_forms as forms
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (forms.ratio, 1.6869, "1.69×"),
+        (forms.share, 0.5, "50 %"),
+        (forms.share, 0.88571, "88.6 %"),
+        (forms.share, 0.0, "0 %"),
+        (forms.share, 1.0, "100 %"),
+        (forms.share, 0.0004, "<0.1 %"),
+        (forms.share, 0.99999, ">99.9 %"),
+        (forms.signed_share, -0.0123, "−1.23 %"),
+        (forms.signed_share, 0.05, "+5 %"),
+        (forms.duration, 0.043956, "43.96 ms"),
+        (forms.duration, 60.0, "60 s"),
+        (forms.duration, 300.0, "5 min"),
+        (forms.duration, 86400.0, "24 h"),
+        (forms.duration, 7 * 86400.0, "7 d"),
+        (forms.count, 12345.0, "12\u202f345"),
+        (forms.per_second, 12.071, "12.1/s"),
+        (forms.bytes_, 24.0, "24 B"),
+        (forms.bytes_, 754974720.0, "720 MiB"),
+        (forms.bytes_, 1189085184.0, "1.11 GiB"),
+        (forms.plain, -0.17373, "−0.1737"),
+        (forms.money("EUR"), 0.00005, "0.00005 EUR"),
+        (forms.money("EUR"), -0.0123456, "−0.01235 EUR"),
+    ],
+)
+def test_figures_read_with_their_unit(form: object, value: float, text: str) -> None:
+    assert callable(form)
+    assert form(value) == text

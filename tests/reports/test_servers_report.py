@@ -1,0 +1,92 @@
+"""The report of a pair of running servers: much is unknown, and nothing of it reads as a number."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from fake_openai import Faults, fake_server
+from gatekeeper_adapters.engines.openai_http.provider import HttpProvider
+
+from gatekeeper.config import data_dir
+from gatekeeper.core.decoding import GREEDY
+from gatekeeper.core.policy_schema import Policy
+from gatekeeper.core.running_pair import pair_document
+from gatekeeper.core.verdicts import to_json
+from gatekeeper.reports.route_claims import derived, judged
+from gatekeeper.reports.route_html import render_html
+from gatekeeper.reports.route_report import lay_out
+from gatekeeper.worker.progress import Tracker
+from gatekeeper.worker.run import ClaimedRun
+from gatekeeper.worker.runner import measure
+
+if TYPE_CHECKING:
+    from reported import Reported
+
+
+def policy() -> Policy:
+    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document["equivalence"] |= {"tokens_per_request": 8}
+    document["equivalence"]["sampled"] |= {"min_tokens": 24, "max_tokens": 48}
+    document["serving"] |= {
+        "concurrency": [1],
+        "tokens_per_request": 8,
+        "requests_per_block": 1,
+        "sweep_blocks": 1,
+        "confirm_blocks": 5,
+    }
+    return Policy.from_dict(document)
+
+
+def measured(document: dict[str, Any], gate: str) -> Any:
+    provider = HttpProvider(loading_s=5.0, absent_s=0.2, pause_s=0.02)
+    run = ClaimedRun(
+        id=gate,
+        gate=gate,
+        route="prose",
+        slice="prose",
+        artifact_digest="d" * 64,
+        artifact=document,
+        policy=policy(),
+        parameters={},
+        attempt=1,
+        fence=1,
+        cancel_requested=False,
+        sampling=(GREEDY,),
+        slo=None,
+    )
+    opened = provider.open(document, cache=Path(), max_batch=1, device="cpu")
+    clock = time.monotonic
+    return measure(run, opened, Tracker(clock), lambda: False, clock).result
+
+
+def test_what_servers_do_not_disclose_is_listed(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    version = HttpProvider().version()
+    with fake_server() as baseline, fake_server() as candidate:
+        candidate.faults = Faults(speculates=True)
+        pair = pair_document(baseline.url, candidate.url, model=None, gamma=None, version=version)
+        results = {gate: measured(pair, gate) for gate in ("equivalence", "serving")}
+    claims: list[dict[str, Any]] = []
+    for gate, result in results.items():
+        entry = document["gates"][gate]
+        entry |= {"run": gate, "outcome": str(result.outcome), "engine": None}
+        entry["result"] = to_json(replace(result, claims=()))
+        claims += [{**c.to_dict(), "id": f"run/{gate}/{c.id}"} for c in result.claims]
+        claims += judged(gate, gate, entry["result"], {})
+    claims += derived("prose", document["gates"])
+    document["claims"] += claims
+    report = lay_out(document)
+    assert report.unclaimed == ()
+    text = " ".join(render_html(report).split())
+    assert "prompts answered by both servers" in text
+    assert "not run: no probabilities were at hand" in text
+    assert text.count("Not disclosed by servers that already run") >= 2
+    assert "The run recorded no memory ledger." in text
+    assert "window unknown" in text or "window up to unknown" in text
+    assert re.search(r">[^<]*\b(nan|None)\b[^<]*<", text) is None
