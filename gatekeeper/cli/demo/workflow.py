@@ -76,7 +76,8 @@ def compare_arms(
             if process.poll() is None:
                 process.terminate()
             process.wait()
-    if process.returncode not in (0, 1):  # 1: it ran, and the two do not agree
+    # Status 1 with a result: it ran, and the two do not agree.
+    if process.returncode not in (0, 1) or not part.read_text().strip():
         raise Unavailable(
             f"ended with status {process.returncode}",
             field="agent",

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from rich.console import Console
+
+from gatekeeper.cli.demo import workflow
+from gatekeeper.cli.demo.flow import Demo
+from gatekeeper.cli.demo.screen import Screen, decision_table
+from gatekeeper.config import Settings
+from gatekeeper.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GATES = ("equivalence", "serving", "outcome")
+
+
+class Api:
+    """The few endpoints that the demo asks, with verdicts set by the test."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.client = httpx.Client(
+            base_url="http://api", transport=httpx.MockTransport(self.answer)
+        )
+
+    def answer(self, request: httpx.Request) -> httpx.Response:  # noqa: PLR0911 - one a path
+        path = request.url.path
+        if path == "/v1/artifacts":
+            return httpx.Response(201, json={"digest": "d" * 64})
+        if path.startswith("/v1/policies/"):
+            document = {"mandatory_gates": list(GATES)}
+            return httpx.Response(200, json={"name": "demo", "digest": "p", "document": document})
+        if path == "/v1/gate-runs" and request.method == "POST":
+            body = json.loads(request.content)
+            run = {
+                "id": f"run-{len(self.runs)}",
+                "route": body["route"],
+                "gate": body["gate"],
+                "artifact": "d" * 64,
+                "policy": "p",
+                "state": "pending",
+                "outcome": None,
+                "finished_at": None,
+                "progress": None,
+            }
+            self.runs.append(run)
+            return httpx.Response(201, json=run)
+        if path == "/v1/gate-runs":
+            return httpx.Response(200, json={"items": []})
+        if path.startswith("/v1/gate-runs/"):
+            return httpx.Response(200, json=next(r for r in self.runs if path.endswith(r["id"])))
+        if path.endswith("/decision"):
+            lease = {"action": "bypass", "gamma": 0, "reason": "r", "explanation": "e"}
+            return httpx.Response(200, json=lease)
+        return httpx.Response(200, json={})
+
+    def finish(self, route: str, gate: str, outcome: str) -> None:
+        for run in self.runs:
+            if (run["route"], run["gate"]) == (route, gate):
+                run |= {"state": "finished", "outcome": outcome, "finished_at": "2026-01-01"}
+
+    def asked(self, route: str) -> list[str]:
+        return [run["gate"] for run in self.runs if run["route"] == route]
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def walk(tmp_path: Path, api: Api) -> Demo:
+    walk = Demo(Settings.load(home=tmp_path), note=lambda _: None)
+    walk._documents = {route.artifact: {} for route in walk.routes}
+    walk.register(api.client)
+    return walk
+
+
+def row(walk: Demo, api: Api, route: str) -> dict[str, Any]:
+    return next(r for r in walk.rows(api.client) if r["route"].name == route)
+
+
+def drawn(found: dict[str, Any]) -> str:
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(decision_table([found]))
+    return console.export_text()
+
+
+def test_the_outcome_gate_waits_for_the_window_that_serving_confirms(walk: Demo, api: Api) -> None:
+    assert api.asked("tool-calls") == ["equivalence", "serving"]
+    api.finish("tool-calls", "equivalence", "PASS")
+    assert not row(walk, api, "tool-calls")["done"]
+    assert api.asked("tool-calls") == ["equivalence", "serving"]
+    api.finish("tool-calls", "serving", "PASS")
+    assert not row(walk, api, "tool-calls")["done"]
+    assert api.asked("tool-calls") == list(GATES)
+    api.finish("tool-calls", "outcome", "PASS")
+    found = row(walk, api, "tool-calls")
+    assert found["done"]
+    assert [run["outcome"] for run in found["runs"].values()] == ["PASS"] * 3
+
+
+def test_a_route_that_a_gate_failed_runs_no_outcome(walk: Demo, api: Api) -> None:
+    api.finish("prose", "equivalence", "INCONCLUSIVE")
+    api.finish("prose", "serving", "FAIL")
+    found = row(walk, api, "prose")
+    assert found["done"]
+    assert found["runs"]["outcome"] is None
+    assert api.asked("prose") == ["equivalence", "serving"]
+    assert "–" in drawn(found)
+
+
+def test_unknown_value_is_said_and_never_zero(walk: Demo, api: Api) -> None:
+    found = {**row(walk, api, "code"), "value": {"total": None}}
+    assert "unknown" in drawn(found)
+
+
+def test_without_a_measured_speed_up_no_agent_runs(walk: Demo, api: Api, tmp_path: Path) -> None:
+    found = row(walk, api, "tool-calls")
+    assert workflow.compare_arms(walk, found, tmp_path, lambda _: None) is None
+
+
+def test_an_agent_that_fails_is_named_with_its_log(
+    walk: Demo, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = row(walk, api, "tool-calls")
+    speedup = {"low": 1.1, "ratio": 1.2, "high": 1.3}
+    region = {"concurrency": 1, "gamma": 2, "speedup": speedup}
+    found["runs"]["serving"] |= {"result": {"summary": {"regions": [region]}}}
+    monkeypatch.setattr("sys.executable", "false")
+    with pytest.raises(Unavailable, match=r"agent: ended with status 1; read .*agent\.log"):
+        workflow.compare_arms(walk, found, tmp_path, lambda _: None)
+
+
+def test_the_screen_ends_with_commands_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen() as screen:
+        screen.next_steps([("Do this", ["gatekeeper profile my-trace.json"])])
+    assert "gatekeeper profile my-trace.json" in capsys.readouterr().out
