@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from gatekeeper.core.addresses import has_credentials, without_secrets
 from gatekeeper.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Settings:
         """Read ``GATEKEEPER_*`` from ``environ`` (the process's own by default); options win.
 
         Raises:
-            InputError: ``GATEKEEPER_PORT`` is not a port number.
+            InputError: ``GATEKEEPER_PORT`` is not a port number, or ``GATEKEEPER_URL`` holds a
+                user or password.
         """
         env = os.environ if environ is None else environ
         chosen = home if home is not None else env.get("GATEKEEPER_HOME") or None
@@ -71,7 +73,7 @@ class Settings:
             evidence=Path(evidence).expanduser().absolute() if evidence else root / "evidence",
             host=host or env.get("GATEKEEPER_HOST") or cls.host,
             port=port if port is not None else _port(env.get("GATEKEEPER_PORT")),
-            url=(env.get("GATEKEEPER_URL") or "").rstrip("/") or None,
+            url=_server((env.get("GATEKEEPER_URL") or "").rstrip("/") or None),
             token=env.get("GATEKEEPER_TOKEN") or None,
             executor=executor or env.get("GATEKEEPER_EXECUTOR") or None,
         )
@@ -87,8 +89,12 @@ class Settings:
         return self.url or f"http://{self.host}:{self.port}"
 
     def with_server(self, *, url: str | None = None, token: str | None = None) -> Settings:
-        """Return a copy for another server."""
-        return replace(self, url=(url or self.url), token=token or self.token)
+        """Return a copy for another server.
+
+        Raises:
+            InputError: the address holds a user or password.
+        """
+        return replace(self, url=(_server(url) or self.url), token=token or self.token)
 
     def prepare(self) -> None:
         """Create the home and evidence folders.
@@ -165,6 +171,17 @@ def _default_home(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_STATE_HOME")
     state = Path(base) if base else Path(env.get("HOME") or "~").expanduser() / ".local" / "state"
     return state.absolute() / "gatekeeper"
+
+
+def _server(url: str | None) -> str | None:
+    if url is not None and has_credentials(url):
+        raise InputError(
+            "holds a user or password, which would be sent in the token's place",
+            field="url",
+            value=without_secrets(url),
+            remedy="use http://HOST:PORT alone, and GATEKEEPER_TOKEN",
+        )
+    return url
 
 
 def _port(text: str | None) -> int:

@@ -37,7 +37,7 @@ FAST = Costs(draft_round_s=0.0001, draft_token_s=0.0001, verify_s=0.004, jitter=
 SLOW = Costs(draft_round_s=0.004, draft_token_s=0.004, verify_s=0.006, jitter=0.05)
 
 
-def artifact() -> dict[str, Any]:
+def artifact(gamma: int = 2) -> dict[str, Any]:
     return {
         "schema": 1,
         "target": {
@@ -49,7 +49,7 @@ def artifact() -> dict[str, Any]:
             "architecture": "llama",
         },
         "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 2,
+        "gamma": gamma,
         "acceptance": {"method": "standard", "contract": "exact"},
         "sampling": [{"temperature": 0.0}, {"temperature": 1.0}],
         "engine": {

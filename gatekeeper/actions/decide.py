@@ -25,6 +25,8 @@ from gatekeeper.store.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gatekeeper.store.pricing import PricingRecord
+
 __all__ = [
     "answer",
     "contradictions",
@@ -33,9 +35,11 @@ __all__ = [
     "derive",
     "history",
     "instant",
+    "present_pricing",
     "pricing_basis",
     "refresh",
     "snapshot",
+    "stamp",
 ]
 
 _NOT_COMPARED = ("version", "decided_at", "ttl_s", "max_stale_s")
@@ -45,6 +49,12 @@ _NOT_COMPARED = ("version", "decided_at", "ttl_s", "max_stale_s")
 def instant(seconds: float | None) -> datetime | None:
     """Point in time of a column; None stays None."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def stamp(seconds: float | None) -> str | None:
+    """RFC 3339 time of a column."""
+    time = instant(seconds)
+    return None if time is None else time.isoformat()
 
 
 def derive(session: Session, routes: Iterable[str]) -> list[DecisionRecord]:
@@ -120,7 +130,8 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
     governing = results.governing_results(
         session, route=route.name, artifact=artifact.digest, policy=stored_policy.digest
     )
-    value, unpriced = _value(session, route, artifact.digest, stored_policy.digest, governing)
+    priced = present_pricing(session, route, artifact.digest, stored_policy.digest, governing)
+    value, unpriced = _value(priced)
     override = decisions.active_override(session, route.name, at=at)
     wanted = decide(
         policy,
@@ -166,14 +177,14 @@ def pricing_basis(
     return (artifact, policy, economics_name, economics, runs.get("serving"), runs.get("outcome"))
 
 
-def _value(
+def present_pricing(
     session: Session,
     route: RouteRecord,
     artifact: str,
     policy: str,
     governing: Mapping[str, GateRecord],
-) -> tuple[ValueInterval | None, tuple[str, ...]]:
-    """Return the stored value per task and what it still needs; unknown on any other basis."""
+) -> PricingRecord | None:
+    """Return the stored pricing if it rests on what a decision now rests on."""
     name = route.economics or route.policy
     prices = economics.current(session, name)
     wanted = pricing_basis(
@@ -184,7 +195,12 @@ def _value(
         governing=governing,
     )
     record = pricing.latest(session, route.name)
-    if record is None or record.basis != wanted:
+    return None if record is None or record.basis != wanted else record
+
+
+def _value(record: PricingRecord | None) -> tuple[ValueInterval | None, tuple[str, ...]]:
+    """Value per task of a pricing, and what it still needs."""
+    if record is None:
         return None, ("a pricing of the present evidence, which follows within seconds",)
     total = record.document["total"]
     if total is None:

@@ -39,6 +39,9 @@ MAX_UNPACKED_BYTES = 32 * 1024**2
 """Largest body after unpacking: a gzip of 32 kB can hold this much."""
 
 _GZIP = 16 + zlib.MAX_WBITS
+_MAX_MEMBERS = 1024
+"""Most gzip files in one body: what follows a member is copied, so many empty ones cost hours."""
+
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHOWN = 3
 
@@ -74,7 +77,7 @@ def unpacked(body: bytes, encoding: str) -> bytes:
     Raises:
         InputError: the encoding is not known here (its field is ``Content-Encoding``).
         TraceError: the gzip stream is broken or cut off.
-        TooLarge: it unpacks to more than the limit.
+        TooLarge: it unpacks to more than the limit, or has too many members.
     """
     coding = encoding.strip().lower()
     if coding in ("", "identity"):
@@ -87,9 +90,16 @@ def unpacked(body: bytes, encoding: str) -> bytes:
             remedy="send gzip, or no encoding",
         )
     parts: list[bytes] = []
-    size = 0
+    size = members = 0
     rest = body
     while rest:  # a gzip file may have several members
+        members += 1
+        if members > _MAX_MEMBERS:
+            raise TooLarge(
+                f"has more than {_MAX_MEMBERS} gzip members",
+                field="body",
+                remedy="compress it as a whole",
+            )
         stream = zlib.decompressobj(_GZIP)
         try:
             part = stream.decompress(rest, MAX_UNPACKED_BYTES + 1 - size)

@@ -11,7 +11,7 @@ from gatekeeper.actions.decide import contradictions
 from gatekeeper.actions.evidence import EvidenceFolder
 from gatekeeper.actions.finish import claim_prefix
 from gatekeeper.actions.price import inputs_again, no_curves
-from gatekeeper.core.documents import leaves, read
+from gatekeeper.core.documents import is_number, leaves, read
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policies import Policy, Slo
 from gatekeeper.core.pricing import price
@@ -107,7 +107,7 @@ def _compare(
     rows = []
     for path in sorted({*recorded, *computed}):
         one, other = recorded.get(path), computed.get(path)
-        if _is_number(one) or not _agree(one, other):
+        if is_number(one) or not _agree(one, other):
             rows.append(_row(f"{prefix}{path}", equation, inputs, one, other))
     return rows
 
@@ -169,10 +169,6 @@ def _row(
 
 
 def _agree(one: object, other: object) -> bool:
-    if _is_number(one) and _is_number(other):
-        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=0.0)  # type: ignore[arg-type]
+    if is_number(one) and is_number(other):
+        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=0.0)
     return one == other and type(one) is type(other)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

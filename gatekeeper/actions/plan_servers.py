@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper import workloads
 from gatekeeper.core.decoding import SamplingSettings
+from gatekeeper.core.running_pair import SERVER_GATES
 from gatekeeper.errors import InputError
 from gatekeeper.gates import servers_equivalence, servers_serving
 from gatekeeper.gates.servers_equivalence import TextPrompt
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.decoding import Rates
     from gatekeeper.core.policies import Policy, ServingBudget
 
-__all__ = ["SERVER_GATES", "estimate_servers"]
-
-SERVER_GATES = ("equivalence", "serving")
-"""Gates that two servers which already run can be put through."""
+__all__ = ["estimate_servers"]
 
 ASSUMED_TOKENS_PER_S = (20.0, 100.0)
 """Speeds of one stream that minutes are given for until the servers' own are measured."""

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.catalog import get_route
-from gatekeeper.actions.decide import current, instant
+from gatekeeper.actions.decide import current, present_pricing, stamp
 from gatekeeper.reports import route_claims
-from gatekeeper.store import catalog, decisions, pricing, results, runs
+from gatekeeper.store import catalog, decisions, results, runs
 from gatekeeper.store.database import now
 from gatekeeper.store.task_counts import task_counts
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.lease import Lease
     from gatekeeper.store.database import Database, Session
-    from gatekeeper.store.records import DecisionRecord, GateRecord, OverrideRecord
+    from gatekeeper.store.records import DecisionRecord, GateRecord, OverrideRecord, RouteRecord
 
 __all__ = ["HISTORY", "route_report"]
 
@@ -42,11 +42,13 @@ def route_report(db: Database, route: str) -> dict[str, Any]:
     record = get_route(db, route)
     decision, lease = current(db, route)
     with db.read() as session:
-        document = _document(session, decision, lease)
+        document = _document(session, record, decision, lease)
     return {**document, "slice": record.slice}
 
 
-def _document(session: Session, decision: DecisionRecord, lease: Lease) -> dict[str, Any]:
+def _document(
+    session: Session, route: RouteRecord, decision: DecisionRecord, lease: Lease
+) -> dict[str, Any]:
     artifact = catalog.artifact(session, decision.artifact)
     policy = catalog.policy(session, decision.policy)
     governing = results.governing_results(
@@ -62,7 +64,7 @@ def _document(session: Session, decision: DecisionRecord, lease: Lease) -> dict[
     overrides = decisions.overrides_of(session, lease.route, limit=HISTORY)
     document: dict[str, Any] = {
         "route": lease.route,
-        "generated_at": _stamp(now(session)),
+        "generated_at": stamp(now(session)),
         "decision": lease.to_dict(),
         "artifact": {"digest": decision.artifact, "document": declared_artifact},
         "policy": {
@@ -71,7 +73,7 @@ def _document(session: Session, decision: DecisionRecord, lease: Lease) -> dict[
             "document": declared_policy,
         },
         "gates": gates,
-        "value": _value(session, decision, governing),
+        "value": _value(session, route, decision, governing),
         "tasks": _tasks(session, lease.route),
         "history": [
             _decision(row)
@@ -90,7 +92,7 @@ def _gate(session: Session, record: GateRecord, row: Mapping[str, Any]) -> dict[
         "state": row["state"],
         "mandatory": row["mandatory"],
         "run": record.run,
-        "finished_at": _stamp(record.finished_at),
+        "finished_at": stamp(record.finished_at),
         "expires_at": row["expires_at"],
         "result": dict(record.document),
         "engine": None if run is None or run.info is None else dict(run.info),
@@ -99,16 +101,16 @@ def _gate(session: Session, record: GateRecord, row: Mapping[str, Any]) -> dict[
 
 
 def _value(
-    session: Session, decision: DecisionRecord, governing: Mapping[str, GateRecord]
+    session: Session,
+    route: RouteRecord,
+    decision: DecisionRecord,
+    governing: Mapping[str, GateRecord],
 ) -> dict[str, Any] | None:
     """Pricing document of a route; None unless it rests on what the decision rests on."""
-    record = pricing.latest(session, decision.route)
-    if record is None or (record.artifact, record.policy) != (decision.artifact, decision.policy):
+    record = present_pricing(session, route, decision.artifact, decision.policy, governing)
+    if record is None:
         return None
-    runs_now = tuple(getattr(governing.get(gate), "run", None) for gate in ("serving", "outcome"))
-    if (record.serving_run, record.outcome_run) != runs_now:
-        return None
-    return {**record.document, "priced_at": _stamp(record.priced_at)}
+    return {**record.document, "priced_at": stamp(record.priced_at)}
 
 
 def _tasks(session: Session, route: str) -> dict[str, Any] | None:
@@ -160,16 +162,11 @@ def _decision(record: DecisionRecord) -> dict[str, Any]:
         "explanation": record.document["explanation"],
         "artifact": record.artifact,
         "policy": record.policy,
-        "decided_at": _stamp(record.decided_at),
-        "evidence_expires_at": _stamp(record.evidence_expires_at),
+        "decided_at": stamp(record.decided_at),
+        "evidence_expires_at": stamp(record.evidence_expires_at),
     }
 
 
 def _override(record: OverrideRecord) -> dict[str, Any]:
     view = {k: v for k, v in asdict(record).items() if k != "idempotency_key"}
-    return {k: _stamp(v) if k.endswith("_at") else v for k, v in view.items()}
-
-
-def _stamp(seconds: float | None) -> str | None:
-    time = instant(seconds)
-    return None if time is None else time.isoformat()
+    return {k: stamp(v) if k.endswith("_at") else v for k, v in view.items()}

@@ -7,6 +7,7 @@ from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
 from gatekeeper.actions import evidence, finish, plan, queue
+from gatekeeper.actions.decide import stamp
 from gatekeeper.actions.submit import engine_key, submit
 from gatekeeper.api.models import (
     ClaimBody,
@@ -18,7 +19,7 @@ from gatekeeper.api.models import (
     Name,
 )
 from gatekeeper.api.services import After, Limit, Operator, Reader, Using, Worker, page
-from gatekeeper.api.views import evidence_view, plain_view, result_view, run_view, stamp
+from gatekeeper.api.views import evidence_view, plain_view, result_view, run_view
 
 router = APIRouter(prefix="/v1", tags=["gate runs"])
 

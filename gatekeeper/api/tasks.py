@@ -38,7 +38,7 @@ def critical_path(
     task_id: str,
     services: Using,
     _actor: Reader,
-    decode_speedup: Annotated[float, Query(gt=0, le=1000, allow_inf_nan=False)] = 2.0,
+    decode_speedup: Annotated[float, Query(ge=0.001, le=1000, allow_inf_nan=False)] = 2.0,
 ) -> dict[str, Any]:
     """Return the steps that determine a task's wall time, and every model call with its route."""
     return path_view(tasks.path_of(services.db, task_id, speedup=decode_speedup))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gatekeeper.actions.decide import instant
+from gatekeeper.actions.decide import stamp
 from gatekeeper.actions.queue import waiting_for
 from gatekeeper.core.span_documents import clean
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evidence_view", "path_view", "plain_view", "result_view", "run_view", "token_view"]
 
-
 _NS = 10**9
 
 
@@ -27,12 +26,6 @@ def plain_view(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any record of t
         name: stamp(value) if name.endswith("_at") or name in {"lease_until", "at"} else value
         for name, value in asdict(record).items()
     }
-
-
-def stamp(seconds: float | None) -> str | None:
-    """RFC 3339 time of a column."""
-    time = instant(seconds)
-    return None if time is None else time.isoformat()
 
 
 def run_view(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document
-from gatekeeper.errors import InputError
+from gatekeeper.errors import InputError, printable
 
 if TYPE_CHECKING:
     import httpx
@@ -87,4 +87,4 @@ def _write(path: Path, text: str, *, quiet: bool) -> None:
             remedy="name a file that can be written",
         ) from error
     if not quiet:
-        click.echo(f"written: {path}")
+        click.echo(f"written: {printable(str(path))}")

@@ -93,7 +93,7 @@ def plans(pair: RunningPair, route: str, gates: Sequence[str]) -> list[dict[str,
 
 def demanded_of(mandatory: Sequence[str]) -> list[str]:
     """Gates that a policy demands and that running servers can be put through."""
-    from gatekeeper.actions.plan_servers import SERVER_GATES
+    from gatekeeper.core.running_pair import SERVER_GATES
 
     return [gate for gate in SERVER_GATES if gate in mandatory]
 

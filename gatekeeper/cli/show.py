@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gatekeeper.core.yaml_documents import from_yaml
-from gatekeeper.errors import InputError
+from gatekeeper.errors import InputError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], e
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import httpx
 
 from gatekeeper.core.bypass import Lease, RequestContext, RequestDecision, decide_request
+from gatekeeper.errors import GatekeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +24,17 @@ __all__ = ["DecisionClient"]
 _RETRY_S = 1.0
 _RENEW_AT = 0.5
 _NOT_MODIFIED = 304
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    GatekeeperError,
+)
+_MAX_BYTES = 16 * 1024**2
+_SNAPSHOT_S = 10.0
 
 
 @dataclass
@@ -49,6 +62,15 @@ class _Snapshot:
     etag: str | None = None
     version: tuple[int, int] = (0, 0)
     routes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came back, read to its end."""
+
+    status: int
+    etag: str | None
+    body: bytes
 
 
 class DecisionClient:
@@ -83,6 +105,7 @@ class DecisionClient:
             timeout=timeout_s,
             transport=transport,
         )
+        self._timeout_s = timeout_s
         self._clock = clock
         self._lock = threading.Lock()
         self._routes: dict[str, _Held] = {}
@@ -134,9 +157,9 @@ class DecisionClient:
         with self._lock:
             before = self._snapshot
         headers = {} if before.etag is None else {"If-None-Match": before.etag}
-        answer, trouble = self._ask("/v1/decisions/snapshot", headers)
+        answer, trouble = self._ask("/v1/decisions/snapshot", headers, _SNAPSHOT_S)
         found: tuple[_Snapshot, list[Lease]] | None = None
-        if answer is not None and answer.status_code != _NOT_MODIFIED:
+        if answer is not None and answer.status != _NOT_MODIFIED:
             found, trouble = _read(answer)
         with self._lock:
             self._trouble = trouble
@@ -200,34 +223,49 @@ class DecisionClient:
         return held.lease is None or now - held.received_s >= _RENEW_AT * held.lease.ttl_s
 
     def _fetch(self, route: str) -> tuple[Lease | None, str | None]:
-        answer, trouble = self._ask(f"/v1/routes/{route}/decision", {})
+        try:
+            path = f"/v1/routes/{quote(route, safe='')}/decision"
+        except (UnicodeEncodeError, TypeError) as error:
+            return None, f"no route has this name: {error}"
+        answer, trouble = self._ask(path, {}, self._timeout_s)
         if answer is None:
             return None, trouble
         try:
-            return Lease.from_dict(answer.json()), None
+            lease = Lease.from_dict(json.loads(answer.body))
         except _UNREADABLE as error:
             return None, f"the answer cannot be read: {error!r}"
+        if lease.route != route:
+            return None, f"the answer is about another route, {lease.route!r}"
+        return lease, None
 
     def _ask(
-        self, path: str, headers: Mapping[str, str]
-    ) -> tuple[httpx.Response | None, str | None]:
+        self, path: str, headers: Mapping[str, str], longest_s: float
+    ) -> tuple[_Answer | None, str | None]:
+        began, body = time.monotonic(), bytearray()
         try:
-            response = self._http.get(path, headers=headers)
+            with self._http.stream("GET", path, headers=headers) as response:
+                if response.is_success:
+                    for part in response.iter_bytes():
+                        body += part
+                        if len(body) > _MAX_BYTES:
+                            return None, f"the answer has more than {_MAX_BYTES} bytes"
+                        if time.monotonic() - began > longest_s:
+                            return None, f"the answer takes longer than {longest_s:g} s"
         except httpx.HTTPError as error:
             return None, str(error) or type(error).__name__
         if response.is_success or (headers and response.status_code == _NOT_MODIFIED):
-            return response, None
+            return _Answer(response.status_code, response.headers.get("ETag"), bytes(body)), None
         return None, f"HTTP {response.status_code}"
 
 
-def _read(answer: httpx.Response) -> tuple[tuple[_Snapshot, list[Lease]] | None, str | None]:
+def _read(answer: _Answer) -> tuple[tuple[_Snapshot, list[Lease]] | None, str | None]:
     """Read a snapshot as a whole, or nothing of it."""
     try:
-        body = answer.json()
+        body = json.loads(answer.body)
         epoch, counter = body["version"]
         leases = [Lease.from_dict(item) for item in body["items"]]
         snapshot = _Snapshot(
-            etag=answer.headers.get("ETag"),
+            etag=answer.etag,
             version=(int(epoch), int(counter)),
             routes={lease.route: lease.version for lease in leases},
         )

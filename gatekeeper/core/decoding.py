@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.documents import is_number
 from gatekeeper.errors import InputError, UnknownKey
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class SamplingSettings:
                 )
         values = dict(document)
         for name, value in values.items():
-            if name not in {"logit_bias", "forbidden_tokens"} and not _is_number(value):
+            if name not in {"logit_bias", "forbidden_tokens"} and not is_number(value):
                 raise InputError(
                     "is not a number", field=f"{field}.{name}", value=value, remedy="correct it"
                 )
@@ -96,10 +97,6 @@ class SamplingSettings:
         if "forbidden_tokens" in values:
             values["forbidden_tokens"] = tuple(int(t) for t in values["forbidden_tokens"])
         return cls(**values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 GREEDY = SamplingSettings()
@@ -140,3 +137,7 @@ class Rates:
 
     decode_tokens_per_s: float
     score_tokens_per_s: float
+
+    def minutes(self, tokens: int, prompt_tokens: int) -> float:
+        """Minutes to decode and to read so many tokens."""
+        return (tokens / self.decode_tokens_per_s + prompt_tokens / self.score_tokens_per_s) / 60

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    TypeGuard,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from gatekeeper.errors import InputError, UnknownKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["check", "check_json", "leaves", "mapping", "plain", "read", "refuse_unknown"]
+__all__ = [
+    "check",
+    "check_json",
+    "is_number",
+    "leaves",
+    "mapping",
+    "plain",
+    "read",
+    "refuse_unknown",
+]
 
 _T = TypeVar("_T")
 
@@ -48,6 +66,11 @@ def read(cls: type[_T], document: object, *, field: str) -> _T:
 def check_json(document: object) -> None:
     """Raise ValueError or TypeError where JSON in UTF-8 cannot hold the document."""
     json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a JSON value is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -130,8 +153,8 @@ def _collection(origin: type, arguments: tuple[Any, ...], value: object, field: 
 
 
 def _scalar(hint: Any, value: Any, field: str) -> Any:  # noqa: ANN401 - as _convert
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
+    if hint is float and is_number(value):
+        if not abs(value) <= sys.float_info.max:  # NaN, and a whole number that no float holds
             raise InputError("is not finite", field=field, value=value, remedy="use a number")
         return float(value)
     good = isinstance(value, hint) and not (hint is int and isinstance(value, bool))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import rfc8785
 
-from gatekeeper.core.documents import check, plain, read
+from gatekeeper.core.documents import check, is_number, plain, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,8 +98,7 @@ class Economics:
         not_amounts = ("name", "description", "currency", "target_occupancy", "draft", "energy")
         _amounts("", self, without=not_amounts)
         share = self.target_occupancy
-        number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        known_share = share is None or share == MEASURED or (number and 0 <= share <= 1)
+        known_share = share is None or share == MEASURED or (is_number(share) and 0 <= share <= 1)
         tasks = self.tasks_per_month
         check(
             [

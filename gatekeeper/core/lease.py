@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ class Lease:
 
         Raises:
             KeyError: a field is missing.
-            ValueError: a time or number cannot be read.
+            TypeError, ValueError: a time or number cannot be read, or can be none.
         """
         value, expires = document["value"], document["evidence_expires_at"]
         epoch, counter = document["version"]
@@ -107,14 +108,32 @@ class Lease:
             if value is None
             else ValueInterval(value["per_task"], value["low"], value["high"], value["currency"]),
             envelope=Envelope(
-                **{name: document["envelope"].get(name) for name in Envelope.__dataclass_fields__}
+                **{
+                    name: _limit(document["envelope"].get(name))
+                    for name in Envelope.__dataclass_fields__
+                }
             ),
             version=(int(epoch), int(counter)),
             decided_at=datetime.fromisoformat(document["decided_at"]),
             evidence_expires_at=None if expires is None else datetime.fromisoformat(expires),
-            ttl_s=float(document["ttl_s"]),
-            max_stale_s=float(document["max_stale_s"]),
+            ttl_s=_seconds(document["ttl_s"]),
+            max_stale_s=_seconds(document["max_stale_s"]),
         )
+
+
+def _limit(value: Any) -> Any:  # noqa: ANN401 - a number, or what is refused
+    """Return a limit that comparisons work with."""
+    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+        raise TypeError(f"{value!r} is not a limit")
+    return value
+
+
+def _seconds(value: Any) -> float:  # noqa: ANN401 - as in _limit
+    """Return a time to live; one without end would make a lease that never lapses."""
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{value!r} is not a duration")
+    return seconds
 
 
 def gamma_at(gamma_by_concurrency: Mapping[int, int], concurrency: int) -> int:

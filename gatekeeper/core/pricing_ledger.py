@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["ENDS", "PricingLedger"]
+__all__ = ["ENDS", "FLIPPED", "PricingLedger"]
 
 ENDS = ("value", "low", "high")
+FLIPPED = {"value": "value", "low": "high", "high": "low"}
+"""End of what is subtracted, by end of the difference."""
 
 
 class PricingLedger:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.documents import is_number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -162,6 +164,6 @@ def _number(value: object) -> float:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise ValueError(value)
     return float(value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.claims import equation
 from gatekeeper.core.economics import MEASURED, Economics
-from gatekeeper.core.pricing_ledger import ENDS, PricingLedger
+from gatekeeper.core.pricing_ledger import ENDS, FLIPPED, PricingLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,15 +34,11 @@ __all__ = [
 HOURS_PER_MONTH = 365.25 * 24 / 12
 SECONDS_PER_HOUR = 3600
 _GIB = 2**30
-_FLIPPED = {"value": "value", "low": "high", "high": "low"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one pricing rests on; ``draft_bytes`` None where the engine could not measure them.
-
-    ``saved_s`` and ``first_token_s`` are filled in by ``latency`` before the other terms are asked.
-    """
+    """What one pricing rests on; ``draft_bytes`` None where the engine could not measure them."""
 
     ledger: PricingLedger
     economics: Economics
@@ -158,7 +154,7 @@ def latency(
         "net_saved_s",
         "value.net_saved",
         "s per task",
-        {end: {"saved_s": saved_s[end], "first_token_s": harm[_FLIPPED[end]]} for end in ENDS},
+        {end: {"saved_s": saved_s[end], "first_token_s": harm[FLIPPED[end]]} for end in ENDS},
     )
     if worth is None or net is None:
         return harm, None
@@ -303,14 +299,14 @@ def draft_capacity_and_memory(case: Case, needed: Replicas | None) -> ValueInter
 def _reserved(case: Case, needed: Replicas | None, tasks: float) -> Mapping[str, float] | None:
     """Replicas that hold a draft, by end of the cost."""
     if needed is not None:
-        return {end: needed.candidate[_FLIPPED[end]] for end in ENDS}
+        return {end: needed.candidate[FLIPPED[end]] for end in ENDS}
     book, level, share = case.ledger, case.level, share_held(case)
     decode = book.add("draft.decode_s", "value.task_mean", "s per task", column="decode_on_path_s")
     if level is None or share is None or decode is None:
         return None
     busy = {
         end: {
-            "occupied_s": occupied(decode, share, level.throughput_ratio[_FLIPPED[end]]),
+            "occupied_s": occupied(decode, share, level.throughput_ratio[FLIPPED[end]]),
             "tasks_per_month": tasks,
         }
         for end in ENDS

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from gatekeeper.core.addresses import is_host, without_secrets
 from gatekeeper.core.decoding import GREEDY
 from gatekeeper.errors import InputError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SERVERS_ENGINE",
+    "SERVER_GATES",
     "UNDISCLOSED",
     "is_running_pair",
     "pair_document",
@@ -31,6 +33,9 @@ __all__ = [
 UNDISCLOSED = "undisclosed"
 SERVERS_ENGINE = "openai_http"
 """Entry point of the engine that talks to servers which already run."""
+
+SERVER_GATES = ("equivalence", "serving")
+"""Gates that can be measured from outside."""
 
 _LARGEST_PORT = 65_535
 
@@ -86,7 +91,7 @@ def server_url(text: str, *, field: str) -> str:
         parts, port = urlsplit(""), None
     sound = (
         parts.scheme in {"http", "https"}
-        and bool(parts.hostname)
+        and is_host(parts.hostname)
         and (port is None or 0 < port <= _LARGEST_PORT)
         and not (parts.query or parts.fragment or parts.username or parts.password)
         and "@" not in parts.netloc
@@ -97,7 +102,7 @@ def server_url(text: str, *, field: str) -> str:
         raise InputError(
             "is not the address of a server",
             field=field,
-            value=text,
+            value=without_secrets(text),
             remedy="use http://HOST:PORT, without user, password, query or fragment",
         )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -176,13 +181,20 @@ def _refuse_addresses(artifact: Artifact) -> None:
 
 
 def _refuse_one_server(baseline: str, candidate: str, *, field: str) -> None:
-    if baseline == candidate:
+    if _place(baseline) == _place(candidate):
         raise InputError(
             "is the baseline's address too",
             field=field,
             value=candidate,
             remedy="give two servers: one that decodes alone and one that speculates",
         )
+
+
+def _place(url: str) -> tuple[str, str | None, int | None, str]:
+    """Where an address leads: a host's name in any case, a port given or not."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname, port, parts.path
 
 
 def _open(value: str) -> bool:

@@ -7,7 +7,6 @@ points lie on or above a convex function, so what is read off the curve never ov
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -16,10 +15,9 @@ from gatekeeper.core.critical_path import makespan, stretch
 from gatekeeper.core.event_graph import build_graph
 from gatekeeper.core.task_assignment import owners
 from gatekeeper.core.tasks import build_task
-from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gatekeeper.core.event_graph import EventGraph
     from gatekeeper.core.model_calls import TokenRate
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.tasks import Task
     from gatekeeper.core.traces import Trace
 
-__all__ = ["GRID", "Curve", "RouteCurves", "makespan_at", "route_curves"]
+__all__ = ["GRID", "Curve", "RouteCurves", "route_curves"]
 
 GRID: tuple[Fraction, ...] = (
     *(Fraction(k, 20) for k in range(21)),
@@ -151,31 +149,3 @@ def _on_path(profile: TaskProfile, calls: set[int]) -> int:
             Fraction(0),
         )
     )
-
-
-def makespan_at(curve: Iterable[Sequence[float]], x: float) -> float:
-    """Makespan at any factor x of a stored curve, by straight lines between its points.
-
-    Args:
-        curve: (x, makespan) pairs in order of x.
-        x: duration factor 1/s of the decoding; in the curve's unit the answer is its makespan's.
-
-    Raises:
-        InputError: x lies outside the curve, where nothing is known.
-    """
-    points = [(float(a), float(b)) for a, b in curve]
-    if not points or not points[0][0] <= x <= points[-1][0]:
-        raise InputError(
-            "lies outside the saving curve",
-            field="x",
-            value=x,
-            remedy=f"use a factor from {points[0][0]:g} to {points[-1][0]:g}"
-            if points
-            else "use a curve that has points",
-        )
-    at = bisect_left(points, (x,))
-    (right, above) = points[at]
-    if right == x:
-        return above
-    left, below = points[at - 1]
-    return below + (above - below) * (x - left) / (right - left)

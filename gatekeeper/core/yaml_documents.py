@@ -11,6 +11,8 @@ from gatekeeper.errors import InputError
 
 __all__ = ["from_yaml"]
 
+_MAX_VALUES = 100_000
+
 
 def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
     """Read one mapping of plain JSON values from YAML or JSON.
@@ -20,6 +22,7 @@ def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
     """
     try:
         document = yaml.safe_load(data.decode())
+        _check_size(document)
         check_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
@@ -29,3 +32,17 @@ def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
             remedy="correct it; quote what is text, such as dates",
         ) from error
     return mapping(document, field=file)
+
+
+def _check_size(document: object) -> None:
+    """Raise ValueError where aliases of aliases expand to more than anybody wrote."""
+    waiting, count = [document], 0
+    while waiting:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        if count + len(waiting) > _MAX_VALUES:
+            raise ValueError(f"has more than {_MAX_VALUES} values, or refers to itself")

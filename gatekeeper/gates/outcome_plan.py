@@ -240,10 +240,6 @@ def _estimate(
     """Tokens at most, minutes where rates are known, and the power of the pairs."""
     tokens = 2 * budget.pairs * budget.max_tokens
     prompt_tokens = 2 * budget.samples * sum(len(task.tokens) for task in chosen)
-    minutes = None
-    if rates is not None:
-        seconds = tokens / rates.decode_tokens_per_s + prompt_tokens / rates.score_tokens_per_s
-        minutes = seconds / 60
     worth = float(budget.pairs)
     if shape["clusters"] < budget.pairs:
         t = stats.t.isf(budget.alpha, max(shape["clusters"] - 1, 1))
@@ -262,7 +258,7 @@ def _estimate(
         "samples": budget.samples,
         **shape,
         "sampling": budget.sampling.label,
-        "minutes": minutes,
+        "minutes": None if rates is None else rates.minutes(tokens, prompt_tokens),
         "minimal_pairs": minimal_pairs(budget.margin, budget.alpha),
         "power": power,
         "attainable_power": (

@@ -153,17 +153,13 @@ def _estimate(
     tokens = sum(step.tokens for step in steps)
     prompt_tokens = sum(prompt.estimated_tokens for step in steps for prompt in step.prompts)
     count = sum(len(step.prompts) for step in steps if step.arm == BASELINE)
-    minutes = None
-    if rates is not None:
-        seconds = tokens / rates.decode_tokens_per_s + prompt_tokens / rates.score_tokens_per_s
-        minutes = seconds / 60
     share = 1 - budget.alpha ** (1 / count)
     return {
         "gate": "equivalence",
         "tokens": tokens,
         "prompt_tokens": prompt_tokens,
         "prompts": count,
-        "minutes": minutes,
+        "minutes": None if rates is None else rates.minutes(tokens, prompt_tokens),
         "attainable_power": (
             f"a fault that changes at least {share:.0%} of greedy texts within "
             f"{budget.tokens_per_request} tokens is found with probability {1 - budget.alpha:g}; "

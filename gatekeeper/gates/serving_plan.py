@@ -16,7 +16,7 @@ import pandas as pd
 
 from gatekeeper.core.decoding import DecodeRequest
 from gatekeeper.core.memory import PURPOSES
-from gatekeeper.core.stats.paired_blocks import detectable_log_ratio
+from gatekeeper.core.stats.power import ASSUMED_SPREAD, TARGET_POWER, detectable_speedup
 from gatekeeper.core.stats.serving_blocks import ORDINARY, SPECULATIVE, level
 from gatekeeper.errors import InputError
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockTrial", "Plan", "Suite", "choose", "plan"]
 
-_ASSUMED_SD = 0.1
-_POWER = 0.9
 _SWEEP, _CONFIRM, _WARM_UP = 0, 1, 2
 
 
@@ -256,14 +254,11 @@ def _estimate(suite: Suite, rates: Rates | None) -> dict[str, Any]:
     requests = per_arm * arms
     tokens = requests * budget.tokens_per_request
     prompt_tokens = round(requests * float(np.mean([len(p.tokens) for p in suite.prompts])))
-    minutes = None
-    if rates is not None:
-        seconds = tokens / rates.decode_tokens_per_s + prompt_tokens / rates.score_tokens_per_s
-        minutes = seconds / 60
-    gain = math.exp(
-        detectable_log_ratio(
-            budget.confirm_blocks, sd=_ASSUMED_SD, confidence=budget.confidence, power=_POWER
-        )
+    gain = detectable_speedup(
+        budget.confirm_blocks,
+        spread=ASSUMED_SPREAD,
+        confidence=budget.confidence,
+        target_power=TARGET_POWER,
     )
     return {
         "gate": "serving",
@@ -271,10 +266,10 @@ def _estimate(suite: Suite, rates: Rates | None) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "blocks": arms * len(budget.concurrency),
         "pairs_per_level": budget.confirm_blocks,
-        "minutes": minutes,
+        "minutes": None if rates is None else rates.minutes(tokens, prompt_tokens),
         "detectable_speedup": gain,
         "attainable_power": (
             f"{budget.confirm_blocks} block pairs per level show a speed-up of {gain:.2f} with "
-            f"power {_POWER} if pairs vary by {_ASSUMED_SD:.0%}"
+            f"power {TARGET_POWER} if pairs vary by {ASSUMED_SPREAD:.0%}"
         ),
     }

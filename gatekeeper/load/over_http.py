@@ -39,8 +39,7 @@ TICK_S = 0.01
 class Answer:
     """What came back for one request. Times are on the caller's clock, NaN where nothing came.
 
-    ``first_s`` is the first delta of any kind; ``gaps_s`` the times between deltas; ``chunks``
-    the deltas that carried text.
+    Deltas of any kind count: text, tool calls, reasoning.
     """
 
     request: ServerRequest

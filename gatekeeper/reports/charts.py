@@ -41,7 +41,6 @@ class Lines:
     title: str
     alt: str
     x_label: str
-    y_label: str
     xs: tuple[str, ...]
     series: tuple[Series, ...]
     top: float | None = None

@@ -11,16 +11,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.claims import Claim
-from gatekeeper.core.documents import leaves
+from gatekeeper.core.documents import is_number, leaves
 from gatekeeper.core.progress import break_even_progress
-from gatekeeper.core.stats.power import REFERENCE, detectable_speedup, power
+from gatekeeper.core.stats.power import (
+    ASSUMED_SPREAD,
+    REFERENCE,
+    TARGET_POWER,
+    detectable_speedup,
+    power,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "ASSUMED_SPREAD",
-    "TARGET_POWER",
     "counted",
     "decision_claims",
     "declared",
@@ -28,12 +32,6 @@ __all__ = [
     "judged",
     "priced",
 ]
-
-ASSUMED_SPREAD = 0.1
-"""Relative noise of a block pair that the serving gate's plan assumes."""
-
-TARGET_POWER = 0.9
-"""Power at which the smallest provable speed-up is stated, as in the plan."""
 
 
 def judged(
@@ -45,7 +43,7 @@ def judged(
     """
     for path, value in leaves({k: v for k, v in result.items() if k != "claims"}):
         sentence = path == "still_needed" or path.endswith(".detail")
-        if _is_number(value) or (sentence and isinstance(value, str)):
+        if is_number(value) or (sentence and isinstance(value, str)):
             yield _row(
                 f"run/{run}/{path}",
                 f"{gate}.evaluate",
@@ -67,7 +65,7 @@ def decision_claims(lease: Mapping[str, Any], policy: str) -> Iterator[dict[str,
     skipped = ("version", "gates", "route")
     document = {k: v for k, v in lease.items() if k not in skipped}
     for path, value in leaves(document):
-        if _is_number(value) or path == "explanation":
+        if is_number(value) or path == "explanation":
             yield _row(
                 f"decision/{lease['route']}/{path}",
                 "policies.decide",
@@ -84,7 +82,7 @@ def declared(
 ) -> Iterator[dict[str, Any]]:
     """Every number of a document that somebody wrote; ``inputs`` say which document it is."""
     for path, value in leaves(dict(document)):
-        if _is_number(value):
+        if is_number(value):
             yield _row(
                 f"{name}/{path}",
                 "as declared",
@@ -101,7 +99,7 @@ def priced(route: str, pricing: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     inputs = {"curves": pricing.get("evidence") or "none"}
     for path, value in leaves(dict(pricing)):
         sentence = path.startswith(("still_needed[", "what_would_change["))
-        if _is_number(value) or sentence:
+        if is_number(value) or sentence:
             yield _row(
                 f"pricing/{route}/{path}",
                 "pricing.price",
@@ -206,7 +204,3 @@ def _row(
         "status": status,
         "source": source,
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

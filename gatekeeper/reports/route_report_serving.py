@@ -166,7 +166,6 @@ def _curves(matrix: Sequence[Mapping[str, Any]], widest: int) -> Lines:
         "Conditional acceptance by position",
         f"Conditional acceptance by draft position. {said}",
         "draft position",
-        "probability",
         tuple(str(k + 1) for k in range(widest)),
         series,
         top=1.05,
@@ -236,7 +235,6 @@ def _level_chart(
         f"{title} ({unit})",
         f"{title} against concurrent requests. {said}",
         "concurrent requests",
-        unit,
         xs,
         tuple(series),
     )

@@ -13,6 +13,7 @@ import pandas as pd
 
 from gatekeeper import workloads
 from gatekeeper.core.decoding import GREEDY, Rates
+from gatekeeper.core.running_pair import SERVER_GATES
 from gatekeeper.core.stats.server_texts import BASELINE, REPEAT
 from gatekeeper.core.stats.serving_blocks import ORDINARY, SPECULATIVE
 from gatekeeper.errors import InputError
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from gatekeeper.worker.progress import Tracker
     from gatekeeper.worker.run import ClaimedRun
 
-__all__ = ["SERVER_GATES", "run_on_servers"]
-
-SERVER_GATES = ("equivalence", "serving")
-"""Gates that can be measured from outside."""
+__all__ = ["run_on_servers"]
 
 ONE_TOKEN = 8
 """Characters of a first piece that are taken for one token without asking the server."""

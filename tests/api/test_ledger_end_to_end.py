@@ -10,6 +10,7 @@ import httpx
 import pandas as pd
 import pytest
 import yaml
+from reported import FAST, StepClock, artifact
 from sqlalchemy import select
 
 from gatekeeper.actions.decide import current_lease
@@ -17,7 +18,7 @@ from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.cli import main
 from gatekeeper.config import data_dir
 from gatekeeper.store import schema
-from gatekeeper.testing import Costs, FakeProvider
+from gatekeeper.testing import FakeProvider
 from gatekeeper.worker.api import WorkerApi
 from gatekeeper.worker.loop import Worker, WorkerOptions
 
@@ -27,35 +28,6 @@ if TYPE_CHECKING:
 
     from live import LiveServer
 
-COSTS = Costs(draft_round_s=0.0001, draft_token_s=0.0001, verify_s=0.004, jitter=0.05)
-
-
-def artifact() -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "target": {
-            "source": "hf:tiny/model@abc",
-            "revision": "abc",
-            "files": {"model.safetensors": "1" * 64},
-            "tokenizer": "2" * 64,
-            "vocab_size": 32,
-            "architecture": "llama",
-        },
-        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 2,
-        "acceptance": {"method": "standard", "contract": "exact"},
-        "sampling": [{"temperature": 0.0}, {"temperature": 1.0}],
-        "engine": {
-            "name": "fake",
-            "version": "1",
-            "dtype": "float32",
-            "kv_dtype": "float32",
-            "tensor_parallel": 1,
-            "device": "cpu",
-            "draft_device": "cpu",
-        },
-    }
-
 
 def policy() -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
@@ -63,19 +35,6 @@ def policy() -> dict[str, Any]:
     document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
     document["equivalence"]["tolerance"] |= {"window": 0.2, "bonus": 0.3}
     return document
-
-
-class StepClock:
-    """Seconds that the fake engine says its steps took: figures do not depend on this machine."""
-
-    def __init__(self) -> None:
-        self._spent = 0.0
-
-    def __call__(self) -> float:
-        return self._spent
-
-    def spend(self, seconds: float) -> None:
-        self._spent += seconds
 
 
 @pytest.fixture
@@ -101,7 +60,7 @@ def rolled_out(live_server: LiveServer, tmp_path: Path) -> LiveServer:
         for _ in range(2):
             status = Worker(
                 WorkerApi(client, "w1"),
-                {"fake": FakeProvider(costs=COSTS, spend=clock.spend, agreement=0.9)},
+                {"fake": FakeProvider(costs=FAST, spend=clock.spend, agreement=0.9)},
                 WorkerOptions(cache=tmp_path, devices=[{"kind": "cpu", "count": 1}], once=True),
                 clock=clock,
                 sleep=time.sleep,

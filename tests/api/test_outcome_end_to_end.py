@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from reported import FAST, artifact
 
 from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.config import data_dir
-from gatekeeper.testing import Costs, FakeEngine, FakeProvider
+from gatekeeper.testing import FakeEngine, FakeProvider
 from gatekeeper.worker.api import WorkerApi
 from gatekeeper.worker.loop import Worker, WorkerOptions
 from gatekeeper.workloads import tasks as task_suite
@@ -26,34 +27,6 @@ if TYPE_CHECKING:
     from live import LiveServer
 
 pytestmark = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
-COSTS = Costs(draft_round_s=0.0001, draft_token_s=0.0001, verify_s=0.004, jitter=0.05)
-
-
-def artifact() -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "target": {
-            "source": "hf:tiny/model@abc",
-            "revision": "abc",
-            "files": {"model.safetensors": "1" * 64},
-            "tokenizer": "2" * 64,
-            "vocab_size": 32,
-            "architecture": "llama",
-        },
-        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 4,
-        "acceptance": {"method": "standard", "contract": "exact"},
-        "sampling": [{"temperature": 0.0}, {"temperature": 1.0}],
-        "engine": {
-            "name": "fake",
-            "version": "1",
-            "dtype": "float32",
-            "kv_dtype": "float32",
-            "tensor_parallel": 1,
-            "device": "cpu",
-            "draft_device": "cpu",
-        },
-    }
 
 
 def policy() -> dict[str, Any]:
@@ -85,7 +58,9 @@ def usual_text() -> tuple[Task, ...]:
 def server(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
     monkeypatch.setattr(task_suite, "suite", usual_text)
     with live_server.client("admin") as admin:
-        digest = admin.post("/v1/artifacts", json=artifact()).raise_for_status().json()["digest"]
+        digest = (
+            admin.post("/v1/artifacts", json=artifact(gamma=4)).raise_for_status().json()["digest"]
+        )
         admin.put("/v1/policies/three", json=policy()).raise_for_status()
         route = {"slice": "prose", "artifact": digest, "policy": "three"}
         admin.put("/v1/routes/prose", json=route).raise_for_status()
@@ -106,7 +81,7 @@ def work(server: LiveServer, cache: Path, times: int) -> None:
     def spend(seconds: float) -> None:
         spent[0] += seconds
 
-    provider = FakeProvider(costs=COSTS, spend=spend, agreement=0.9)
+    provider = FakeProvider(costs=FAST, spend=spend, agreement=0.9)
     for _ in range(times):
         with server.client("worker") as client:
             status = Worker(

@@ -337,3 +337,10 @@ def test_spans_are_counted_in_the_metrics(api: Api) -> None:
     text = api.anonymous.get("/metrics").text
     assert 'gatekeeper_spans_total{fate="new"} 4.0' in text
     assert 'gatekeeper_spans_total{fate="known"} 3.0' in text
+
+
+def test_a_body_of_very_many_gzip_members_is_refused() -> None:
+    members = gzip.compress(b"{}") * 1024
+    assert len(ingest.unpacked(members, "gzip")) == 2048
+    with pytest.raises(TooLarge, match="members"):
+        ingest.unpacked(members + gzip.compress(b""), "gzip")

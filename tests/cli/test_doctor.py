@@ -19,8 +19,9 @@ from gatekeeper import plugins
 from gatekeeper.actions.identity import SYSTEM, create_token
 from gatekeeper.cli.doctor import check, machine, service, storage
 from gatekeeper.cli.doctor.workers import Seen, judge
+from gatekeeper.cli.processes import free_port
 from gatekeeper.config import OtlpExport, Settings, data_dir
-from gatekeeper.errors import MissingExtra
+from gatekeeper.errors import InputError, MissingExtra
 from gatekeeper.store import schema
 from gatekeeper.store.database import Database, open_database
 from gatekeeper.store.lock import sole_server
@@ -35,13 +36,6 @@ if TYPE_CHECKING:
     from gatekeeper.cli.doctor.check import Check
 
 Run = Callable[..., Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def status(done: Any) -> dict[str, str]:
@@ -518,3 +512,18 @@ def test_a_revoked_token_of_this_machine_is_known_without_a_server(
     with database.write() as session:
         session.execute(schema.token.update().values(revoked_at=1.0))
     assert status(examine("--home", home, TOKEN=secret))["token"] == "fail"
+
+
+def test_the_token_is_not_sent_to_somebody_elses_collector() -> None:
+    with answering(200) as (url, asked):
+        check = otlp("http://127.0.0.1:1", token="mine", ENDPOINT=url)
+    assert check.status == "ok"
+    assert "authorization" not in asked[0] or not asked[0]["authorization"]
+
+
+def test_credentials_in_addresses_are_refused_or_not_shown() -> None:
+    check = otlp("http://127.0.0.1:1", token="t", ENDPOINT="http://me:secret@127.0.0.1:1")
+    assert "secret" not in check.seen
+    with pytest.raises(InputError, match="token's place") as refused:
+        Settings.load({"GATEKEEPER_URL": "http://me:secret@host"})
+    assert "secret" not in str(refused.value)

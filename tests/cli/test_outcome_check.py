@@ -174,3 +174,10 @@ def test_the_answer_is_the_same_for_a_frame() -> None:
     one, other = (check(f, margin=0.2, alpha=0.05) for f in (frame, shuffled))
     assert one["interval"] == pytest.approx(other["interval"])
     assert one["b"] == int(((frame.baseline_success == 1) & (frame.candidate_success == 0)).sum())
+
+
+@pytest.mark.parametrize("costs", ["1e308,1e308", "1e-300,1e300"])
+def test_costs_beyond_what_can_be_compared_pass_nothing(answer: Any, costs: str) -> None:
+    done = answer([f"t{i},1,1,{costs}" for i in range(500)])
+    assert done.status == 1
+    assert done.json["outcome"] == "INCONCLUSIVE"

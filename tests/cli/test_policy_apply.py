@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ import yaml
 from value_rollout import PASS, Rollout, add_tasks, economics, policy
 
 from gatekeeper.config import data_dir
+from gatekeeper.core.yaml_documents import from_yaml
+from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,3 +134,10 @@ def test_the_shipped_folder_applies(
         ("economics", "demo", False),
         ("economics", "production", False),
     ]
+
+
+def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in pairwise("abcdefghij")]
+    with pytest.raises(InputError, match="values"):
+        from_yaml("\n".join(lines).encode(), file="bomb.yaml")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -252,3 +253,50 @@ def test_importing_the_client_loads_no_heavy_library() -> None:
     code = f"import sys, gatekeeper.client; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+LIES = {
+    "another route": {"route": "other"},
+    "no lapse": {"ttl_s": float("inf")},
+    "a limit of text": {"envelope": {"max_concurrency": "8"}},
+    "a window without end": {"gamma": float("inf")},
+    "no interval": {"value": {"per_task": 1, "low": 2, "high": 0, "currency": "EUR"}},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_lease_that_can_be_none_is_a_bypass_and_never_raises(lie: dict[str, Any]) -> None:
+    text = json.dumps({**lease(), **lie})
+    with client(Server(httpx.Response(200, text=text))) as decisions:
+        assert decisions.decide("r", RequestContext(concurrency=1)).action == BYPASS
+        assert decisions.trouble("r")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, " " * (17 * 1024**2)], ids=["deep", "huge"])
+def test_an_answer_beyond_use_is_a_bypass(text: str) -> None:
+    with client(Server(httpx.Response(200, text=text))) as decisions:
+        assert decisions.decide("r").action == BYPASS
+        assert not decisions.refresh_all()
+
+
+def test_any_name_is_one_segment_of_the_path() -> None:
+    server = Server(lease())
+    with client(server) as decisions:
+        for name in ("../x", "a/b?c#d", "\x00", "\ud800"):
+            assert decisions.decide(name).action == BYPASS
+    assert [r.url.raw_path for r in server.asked[:2]] == [
+        b"/v1/routes/..%2Fx/decision",
+        b"/v1/routes/a%2Fb%3Fc%23d/decision",
+    ]
+
+
+def test_an_answer_that_trickles_in_is_given_up() -> None:
+    def slowly() -> Any:
+        for _ in range(100):
+            time.sleep(0.02)
+            yield b" "
+
+    with client(Server(httpx.Response(200, content=slowly()))) as decisions:
+        began = time.monotonic()
+        assert decisions.decide("r").action == BYPASS
+        assert time.monotonic() - began < 1.5

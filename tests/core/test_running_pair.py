@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from gatekeeper.core.artifacts import parse_artifact
+from gatekeeper.core.documents import read
 from gatekeeper.core.running_pair import is_running_pair, pair_document, server_url
 from gatekeeper.errors import InputError, UnknownKey
 
@@ -153,3 +155,33 @@ def test_no_other_artifact_may_leave_anything_open(section: str, name: str, valu
     document[section][name] = "standard" if name == "method" else value
     with pytest.raises(InputError):
         parse_artifact({**document, "gamma": None})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@host", "me:secret@h:80", "http://h/?key=secret", "http://h#secret"]
+)
+def test_a_secret_in_a_refused_address_is_not_repeated(url: str) -> None:
+    with pytest.raises(InputError) as refused:
+        server_url(url, field="url")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://a..b:1", "http://%00:1", "http://é.de", "http://x\\y"])
+def test_a_host_that_can_be_none_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="address of a server"):
+        server_url(url, field="url")
+
+
+def test_one_server_spelled_in_two_ways_is_no_pair() -> None:
+    with pytest.raises(InputError, match="two servers"):
+        pair_document("http://HOST", "http://host:80/", model=None, gamma=None, version="1")
+
+
+@dataclass(frozen=True)
+class Point:
+    value: float
+
+
+def test_a_whole_number_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(InputError, match="is not finite"):
+        read(Point, {"value": 10**400}, field="point")

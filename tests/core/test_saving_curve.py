@@ -4,16 +4,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pytest
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from span_builders import span, trace
 
 from gatekeeper.core.routing import Rule
-from gatekeeper.core.saving_curve import GRID, Curve, makespan_at, route_curves
+from gatekeeper.core.saving_curve import GRID, Curve, route_curves
 from gatekeeper.core.task_assignment import RoutedRules, Routing, assign
 from gatekeeper.core.task_profile import profile_task, token_rates
-from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
     from gatekeeper.core.traces import Span, Trace
@@ -111,7 +110,8 @@ def test_straight_lines_between_grid_points_never_overstate_a_saving(
     (only,) = found
     saved = profile_task(one, speedup=1 / x, rates=token_rates([one])).saving.value
     true = float(profile.task.wall_ns - saved)
-    assert makespan_at([(float(a), float(b)) for a, b in only.typical], float(x)) >= true - 1e-9
+    grid, makespans = np.array(only.typical, dtype=float).T
+    assert np.interp(float(x), grid, makespans) >= true - 1e-9
 
 
 def test_a_parallel_branch_that_waits_for_a_slow_tool_saves_nothing() -> None:
@@ -182,15 +182,3 @@ def test_grade_d_has_no_curve_which_is_not_a_curve_of_zero() -> None:
         None,
         None,
     )
-
-
-def test_reading_a_curve() -> None:
-    curve = [[0.0, 10.0], [1.0, 10.0], [2.0, 14.0]]
-    assert makespan_at(curve, 0.5) == 10.0
-    assert makespan_at(curve, 1.0) == 10.0
-    assert makespan_at(curve, 1.5) == 12.0
-    for beyond in (-0.1, 2.1, float("nan")):
-        with pytest.raises(InputError, match="outside"):
-            makespan_at(curve, beyond)
-    with pytest.raises(InputError):
-        makespan_at([], 1.0)

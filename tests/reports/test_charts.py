@@ -72,7 +72,7 @@ def test_lines_stand_on_zero_and_keep_their_order() -> None:
         Series("ordinary", 0, (("1", 10.0, "10"), ("2", 20.0, "20"))),
         Series("speculative", 1, (("1", 5.0, "5"), ("2", 40.0, "40"))),
     )
-    root = parsed(Lines("t", "alt", "x", "y", ("1", "2"), series))
+    root = parsed(Lines("t", "alt", "x", ("1", "2"), series))
     paths = {
         e.get("class"): [tuple(map(float, p.split(","))) for p in e.get("points").split()]
         for e in root.iter("polyline")

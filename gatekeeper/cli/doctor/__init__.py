@@ -33,7 +33,7 @@ def doctor(home: Path | None, url: str | None, *, as_json: bool) -> int:
     """
     from gatekeeper.cli.doctor.check import FAIL, WARN, failed
     from gatekeeper.config import Settings
-    from gatekeeper.errors import GatekeeperError
+    from gatekeeper.errors import GatekeeperError, printable
 
     try:
         settings = Settings.load(home=home).with_server(url=url and url.rstrip("/"))
@@ -48,9 +48,9 @@ def doctor(home: Path | None, url: str | None, *, as_json: bool) -> int:
     for check in checks:
         colour = {FAIL: "red", WARN: "yellow"}.get(check.status, "green")
         mark = click.style(f"{check.status:<4}", fg=colour)
-        click.echo(f"{mark}  {check.name:<{width}}  {check.seen}")
+        click.echo(f"{mark}  {check.name:<{width}}  {printable(check.seen)}")
         if check.remedy and check.status != "ok":
-            click.echo(f"{'':4}  {'':<{width}}  → {check.remedy}")
+            click.echo(f"{'':4}  {'':<{width}}  → {printable(check.remedy)}")
     return 0 if good else 1
 
 

@@ -12,6 +12,7 @@ import httpx
 from gatekeeper.actions.identity import authenticate
 from gatekeeper.cli.doctor.check import FAIL, OK, WARN, Check, command, failed
 from gatekeeper.cli.http import client
+from gatekeeper.core.addresses import without_secrets
 from gatekeeper.errors import Forbidden, GatekeeperError, Unauthorized
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def server(settings: Settings) -> tuple[httpx.Response | None, Check]:
 def _readiness(url: str, answer: httpx.Response, start: str) -> Check:
     try:
         body = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict) or not {"status", "detail"} & body.keys():
         remedy = f"{start} --port 0   # then export GATEKEEPER_URL to the address it prints"
@@ -131,21 +132,23 @@ def clock(settings: Settings, answer: httpx.Response | None, now_s: float) -> Ch
 def otlp(settings: Settings, export: OtlpExport, *, answers: bool) -> Check:
     """Post an empty export with the headers that this environment's exporters would send."""
     name = "OTLP"
-    endpoint = export.endpoint or f"{settings.server_url}/v1/traces"
+    target = export.endpoint or f"{settings.server_url}/v1/traces"
+    ours = target.startswith(f"{settings.server_url}/")
+    endpoint = without_secrets(target)
     if export.endpoint is None and not answers:
         return Check(name, WARN, _NOT_ASKED, command("serve", settings.home))
     create = command("token create --role ingester", settings.home)
     remedy = f"export OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20$({create})"
     headers: Mapping[str, str] = export.headers
     whose = "OTEL_EXPORTER_OTLP_HEADERS"
-    if not headers:
+    if not headers and ours:  # our token is for our server and nobody else
         if settings.token is None:
             seen = f"{endpoint}: neither {whose} nor GATEKEEPER_TOKEN is set"
             return Check(name, WARN, seen, remedy)
         headers, whose = {"authorization": f"Bearer {settings.token}"}, "GATEKEEPER_TOKEN"
     try:
         answer = httpx.post(
-            endpoint,
+            target,
             content=b"",  # an ExportTraceServiceRequest without spans has no bytes
             headers={**headers, "content-type": "application/x-protobuf"},
             timeout=_TIMEOUT_S,

@@ -146,6 +146,10 @@ def effective(table: pd.DataFrame, *, alpha: float) -> Effective:
     return Effective(n, clusters, design_effect, pairs)
 
 
+_LARGEST_LOG = 700.0
+"""Natural logarithm of about the largest float."""
+
+
 def success(table: pd.DataFrame, *, margin: float, alpha: float) -> NonInferiority:
     """Non-inferiority of the candidate's success on effective counts.
 
@@ -162,9 +166,13 @@ def cost_ratio(table: pd.DataFrame, *, alpha: float) -> CostRatio:
     for arm in ARMS:
         if won[arm].sum() == 0:
             return CostRatio(None, None, None, f"the {arm} arm has no successful outcome")
-        if cost[arm].sum() == 0:
+        if not cost[arm].any():
             return CostRatio(None, None, None, f"the {arm} arm has no recorded cost")
-    log = math.log(cost[CANDIDATE].sum() / cost[BASELINE].sum())
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        ratio = float(cost[CANDIDATE].sum() / cost[BASELINE].sum())
+    if not 0 < ratio < math.inf:  # sums beyond what a float holds
+        return CostRatio(None, None, None, "the costs are too far apart or too large to compare")
+    log = math.log(ratio)
     log -= math.log(won[CANDIDATE].sum() / won[BASELINE].sum())
     codes, clusters = _clusters(table)
     if clusters < _TWO:
@@ -176,6 +184,8 @@ def cost_ratio(table: pd.DataFrame, *, alpha: float) -> CostRatio:
     sums = np.bincount(codes, weights=influence, minlength=clusters)
     variance = clusters / (clusters - 1) * float((sums**2).sum()) / len(table) ** 2
     half = float(stats.t.isf(alpha, clusters - 1)) * math.sqrt(variance)
+    if not log + half < _LARGEST_LOG:
+        return CostRatio(math.exp(log), None, None, "its interval has no end")
     return CostRatio(math.exp(log), math.exp(log - half), math.exp(log + half), None)
 
 

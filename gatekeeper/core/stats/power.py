@@ -12,7 +12,20 @@ from statistics import NormalDist
 from gatekeeper.core.claims import equation
 from gatekeeper.core.stats.paired_blocks import detectable_log_ratio
 
-__all__ = ["REFERENCE", "attainable", "detectable_speedup", "power"]
+__all__ = [
+    "ASSUMED_SPREAD",
+    "REFERENCE",
+    "TARGET_POWER",
+    "attainable",
+    "detectable_speedup",
+    "power",
+]
+
+ASSUMED_SPREAD = 0.1
+"""Relative noise of a block pair that the serving gate's plan and report assume."""
+
+TARGET_POWER = 0.9
+"""Power at which the smallest provable speed-up is stated."""
 
 REFERENCE = {
     "correction drawn from q": 130,

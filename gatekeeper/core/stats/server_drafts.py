@@ -42,21 +42,21 @@ _SLACK_TOKENS, _SLACK_SHARE = 2, 0.1
 
 
 @equation("servers.acceptance", table=True)
-def acceptance(
-    drafts: pd.DataFrame, *, figure: str, concurrency: int, arm: str, phase: str = "confirm"
-) -> float | None:
-    """One figure of a server's drafts at one concurrency; None where a block's are unknown.
+def acceptance(drafts: pd.DataFrame, *, figure: str, concurrency: int, arm: str) -> float | None:
+    """One figure of a server's drafts in the confirmation blocks of one concurrency.
 
-    ``acceptance_rate``: accepted / drafted. ``drafted_per_round``, ``accepted_per_round`` and
-    ``mean_accepted_length`` (1 + accepted / rounds) count rounds that had a draft only.
+    ``acceptance_rate``: accepted / drafted. ``drafted_per_round`` and ``accepted_per_round`` count
+    rounds that had a draft only. None where a block's are unknown.
 
     Raises:
         InputError: no such figure.
     """
     rows = drafts[
-        (drafts["phase"] == phase) & (drafts["arm"] == arm) & (drafts["concurrency"] == concurrency)
+        (drafts["phase"] == "confirm")
+        & (drafts["arm"] == arm)
+        & (drafts["concurrency"] == concurrency)
     ]
-    figures = ("acceptance_rate", "drafted_per_round", "accepted_per_round", "mean_accepted_length")
+    figures = ("acceptance_rate", "drafted_per_round", "accepted_per_round")
     if figure not in figures:
         raise InputError(
             "is not a figure of drafts",
@@ -70,9 +70,7 @@ def acceptance(
     rounds = _sum(rows, "rounds")
     if not rounds or proposed is None or accepted is None:
         return None
-    if figure == "drafted_per_round":
-        return proposed / rounds
-    return accepted / rounds + (figure == "mean_accepted_length")
+    return (proposed if figure == "drafted_per_round" else accepted) / rounds
 
 
 @equation("servers.drafted", table=True)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from gatekeeper.protocols import Ending
+from gatekeeper_adapters.engines.openai_http.bounds import AsyncBounded
 from gatekeeper_adapters.engines.openai_http.wire import (
     PATHS,
+    UNREADABLE,
     Reader,
     body,
     counters,
+    document_of,
     event_of,
 )
 
@@ -22,7 +25,14 @@ if TYPE_CHECKING:
 
     from gatekeeper.protocols import Delta, DraftCounters, ServerInfo, ServerRequest
 
-__all__ = ["CONNECT_S", "HttpConnection", "HttpServer", "token_count", "tokenize_body"]
+__all__ = [
+    "CONNECT_S",
+    "SILENCE_S",
+    "HttpConnection",
+    "HttpServer",
+    "token_count",
+    "tokenize_body",
+]
 
 CONNECT_S, SILENCE_S = 5.0, 60.0
 """Seconds to connect, and of silence within an answer before it is given up."""
@@ -48,7 +58,10 @@ class HttpServer:
             base_url=self.info.url,
             headers=dict(self.headers),
             timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=at_most + 2, max_keepalive_connections=0),
+            transport=AsyncBounded(
+                limits=httpx.Limits(max_connections=at_most + 2, max_keepalive_connections=0),
+                trust_env=False,
+            ),
             trust_env=False,  # a proxy in between would be measured too
         ) as client:
             yield HttpConnection(client, self.info)
@@ -81,7 +94,7 @@ class HttpConnection:
         except httpx.TimeoutException:
             yield Ending("timeout")
             return
-        except (httpx.TransportError, ValueError, KeyError, TypeError):
+        except (httpx.TransportError, *UNREADABLE):
             # the server went away, or what it sent is no event of this API
             yield Ending("dropped")
             return
@@ -105,7 +118,7 @@ class HttpConnection:
             response = await self.client.post(
                 "/tokenize", json=tokenize_body(text, self.info.model), timeout=_ASIDE_S
             )
-            found = response.json() if response.is_success else None
+            found = document_of(response.text) if response.is_success else None
         except (httpx.HTTPError, ValueError):
             return None
         return token_count(found)

@@ -15,9 +15,11 @@ from gatekeeper_adapters.engines.openai_http.wire import (
     CHAT,
     COMPLETIONS,
     PATHS,
+    UNREADABLE,
     Reader,
     body,
     counters,
+    document_of,
     event_of,
 )
 
@@ -80,7 +82,7 @@ class Probe:
             str(alias)
             for m in listed["data"]
             if isinstance(m, dict)
-            for alias in m.get("aliases") or ()
+            for alias in _list(m.get("aliases"))
         ]
         if wanted is None and len(names) == 1:
             return names[0]
@@ -108,7 +110,7 @@ class Probe:
                     raise self._fails(f"answers {response.status_code}: {response.text[:120]}")
                 for line in response.iter_lines():
                     heard.hear(line)
-        except (httpx.TransportError, ValueError, KeyError, TypeError) as error:
+        except (httpx.TransportError, *UNREADABLE) as error:
             raise self._fails(f"{type(error).__name__}: {error}") from error
         if not heard.ending().complete and top == 0:
             raise self._fails(f"the stream ended as {heard.ending().reason}")
@@ -134,7 +136,7 @@ class Probe:
 
     def _json(self, path: str) -> dict[str, Any]:
         try:
-            document = json.loads(self._text(path) or "{}")
+            document = document_of(self._text(path) or "{}")
         except ValueError:
             return {}
         return document if isinstance(document, dict) else {}
@@ -146,6 +148,10 @@ class Probe:
         except httpx.TransportError:
             return ""
         return response.text if response.is_success else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 class _Heard(Reader):

@@ -12,13 +12,16 @@ import httpx
 from gatekeeper.core.running_pair import SERVERS_ENGINE, is_running_pair, server_url
 from gatekeeper.errors import Incompatible, InputError, Unauthorized, Unavailable
 from gatekeeper.protocols import PairInfo, ServerPair
+from gatekeeper_adapters.engines.openai_http.bounds import Bounded
 from gatekeeper_adapters.engines.openai_http.connection import (
     CONNECT_S,
+    SILENCE_S,
     HttpServer,
     token_count,
     tokenize_body,
 )
 from gatekeeper_adapters.engines.openai_http.probing import Probe
+from gatekeeper_adapters.engines.openai_http.wire import document_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +35,6 @@ REVISION = "1"
 KEY_VARIABLE = "GATEKEEPER_SERVERS_KEY"
 """Environment variable of the key that both servers are sent; keys have no place in artifacts."""
 
-_SILENCE_S = 60.0
 _UNAVAILABLE, _UNAUTHORIZED, _FORBIDDEN = 503, 401, 403
 
 
@@ -109,8 +111,8 @@ class HttpProvider:
         with httpx.Client(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(_SILENCE_S, connect=CONNECT_S),
-            limits=httpx.Limits(max_keepalive_connections=0),
+            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
+            transport=Bounded(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False),
             trust_env=False,
         ) as client:
             probe = Probe(client, field, url)
@@ -157,7 +159,7 @@ class HttpProvider:
                 remedy=f"give the worker the server's key in {KEY_VARIABLE}",
             )
         try:
-            found = response.json() if response.is_success else None
+            found = document_of(response.text) if response.is_success else None
         except ValueError:
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("data"), list):
@@ -172,7 +174,7 @@ class HttpProvider:
     def _retokenises(self, client: httpx.Client, model: str) -> bool:
         try:
             response = client.post("/tokenize", json=tokenize_body("one two", model))
-            return response.is_success and token_count(response.json()) is not None
+            return response.is_success and token_count(document_of(response.text)) is not None
         except (httpx.HTTPError, ValueError):
             return False
 

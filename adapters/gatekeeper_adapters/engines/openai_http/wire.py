@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,18 @@ from gatekeeper.protocols import Delta, DraftCounters, Ending, ScoredText
 if TYPE_CHECKING:
     from gatekeeper.protocols import ServerRequest
 
-__all__ = ["CHAT", "COMPLETIONS", "PATHS", "Reader", "body", "counters", "event_of", "messages"]
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "PATHS",
+    "UNREADABLE",
+    "Reader",
+    "body",
+    "counters",
+    "document_of",
+    "event_of",
+    "messages",
+]
 
 CHAT, COMPLETIONS = "chat", "completions"
 PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
@@ -25,6 +35,12 @@ _SAMPLE = re.compile(
     r"(?:\{[^}]*\})?\s+(\S+)",
     re.MULTILINE,
 )
+_LARGEST = 2**53
+"""Largest count that is one: beyond it a float, as Prometheus has them, skips numbers."""
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+"""What reading an event raises that is not of this API."""
+
 _DATA, _DONE = "data:", "[DONE]"
 _TEXT_FIELDS = ("reasoning_content", "reasoning", "content", "refusal")
 
@@ -137,7 +153,7 @@ class Reader:
             given = event.get(section)
             if isinstance(given, dict):
                 for name in names:
-                    if isinstance(given.get(name), int):
+                    if type(given.get(name)) is int and 0 <= given[name] <= _LARGEST:
                         self._counts[name] = given[name]
 
 
@@ -152,10 +168,22 @@ def event_of(line: str) -> dict[str, Any] | None:
     text = line.removeprefix(_DATA).strip()
     if not text or text == _DONE:
         return None
-    event = json.loads(text)
+    event = document_of(text)
     if not isinstance(event, dict):
         raise ValueError(text[:80])  # noqa: TRY004 - json raises ValueError too: one kind to catch
     return event
+
+
+def document_of(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Read JSON that a server sent.
+
+    Raises:
+        ValueError: it is none, or nested beyond reading.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
 
 
 def counters(text: str) -> DraftCounters | None:
@@ -169,7 +197,7 @@ def counters(text: str) -> DraftCounters | None:
             number = float(value)
         except ValueError:
             return None
-        if not math.isfinite(number):
+        if not 0 <= number <= _LARGEST:  # NaN fails too
             return None
         totals[name] = totals.get(name, 0) + int(number)
     if totals.keys() != {"drafts", "draft_tokens", "accepted_tokens"}:
