@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper_adapters.engines.reference.loader import Switches
-from gatekeeper_adapters.engines.reference.proposers.draft_lm import Drawing
+from gatekeeper_adapters.engines.reference.proposers.chain import Drawing
 from gatekeeper_adapters.engines.reference.verify import Verifier
 
 if TYPE_CHECKING:

@@ -57,7 +57,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Proposer:
-    """What drafts. A look-up (``ngram``) has parameters only; a model also source and files."""
+    """What drafts. A look-up (``ngram``) and the target's own layers (``self_speculation``) have
+    parameters only; a model also source and files.
+    """  # noqa: D205 - one sentence
 
     kind: str
     parameters: Mapping[str, Any]

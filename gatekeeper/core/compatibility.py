@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gatekeeper.core import kept_layers
 from gatekeeper.core.documents import refuse_unknown
 from gatekeeper.core.running_pair import UNDISCLOSED, refuse_half_disclosed
 from gatekeeper.errors import Incompatible, InputError
 
 if TYPE_CHECKING:
-    from gatekeeper.core.artifacts import Artifact
+    from gatekeeper.core.artifacts import Artifact, Proposer
 
 __all__ = ["EXACT_METHODS", "LOSSY_METHODS", "PROPOSERS", "refuse_incompatible"]
 
@@ -19,7 +20,7 @@ PROPOSERS = {
     "medusa": ("heads", "tree"),
     "eagle": ("layers", "tree"),
     "eagle2": ("layers", "depth", "top_k", "nodes"),
-    "self_speculation": ("exit_layer", "skip_layers"),
+    "self_speculation": kept_layers.PARAMETERS,
     UNDISCLOSED: ("model",),
 }
 """Kinds of proposer and the parameters that each reads."""
@@ -92,7 +93,11 @@ def _refuse_proposer(artifact: Artifact) -> None:
         )
     refuse_unknown(proposer.parameters, PROPOSERS[proposer.kind], field="proposer.parameters")
     if proposer.kind == "ngram":
-        _refuse_ngram(artifact)
+        _refuse_model(proposer, "a look-up in the prompt")
+        _refuse_ngram(proposer)
+    elif proposer.kind == "self_speculation":
+        _refuse_model(proposer, "self-speculation: the target's own weights draft")
+        kept_layers.refuse_parameters(proposer.parameters)
     elif proposer.kind in SEPARATE and not (proposer.source and proposer.files):
         raise InputError(
             f"is needed: a {proposer.kind} proposer has weights",
@@ -102,16 +107,18 @@ def _refuse_proposer(artifact: Artifact) -> None:
         )
 
 
-def _refuse_ngram(artifact: Artifact) -> None:
-    proposer = artifact.proposer
+def _refuse_model(proposer: Proposer, kind: str) -> None:
     for name in ("source", "files", "tokenizer", "vocab_size", "token_map"):
         if getattr(proposer, name):
             raise InputError(
-                "has no meaning for a look-up in the prompt",
+                f"has no meaning for {kind}",
                 field=f"proposer.{name}",
                 value=getattr(proposer, name),
                 remedy="leave it null",
             )
+
+
+def _refuse_ngram(proposer: Proposer) -> None:
     longest = proposer.parameters.get("max_match", 1)
     shortest = proposer.parameters.get("min_match", 1)
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (longest, shortest))

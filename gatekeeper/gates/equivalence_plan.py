@@ -25,7 +25,7 @@ __all__ = ["ORDINARY", "SAMPLED", "SPECULATIVE", "Plan", "Trial", "evidence_of",
 
 ORDINARY, SPECULATIVE, SAMPLED = "ordinary", "speculative", "sampled"
 
-_FIXED_WINDOWS = frozenset({"ngram", "draft_lm"})
+_FIXED_WINDOWS = frozenset({"ngram", "draft_lm", "self_speculation"})
 """Proposers whose window length never depends on a drawn draft token."""
 
 _REFERENCE_ACCEPTANCE = 0.76

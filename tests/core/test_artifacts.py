@@ -16,7 +16,9 @@ A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 def document(kind: str = "ngram", **changes: Any) -> dict[str, Any]:
     proposer = {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}}
-    if kind != "ngram":
+    if kind == "self_speculation":
+        proposer = {"kind": kind, "parameters": {"skip_layers": [14, 15]}}
+    elif kind != "ngram":
         proposer = {
             "kind": kind,
             "parameters": {},
@@ -208,6 +210,22 @@ def test_a_model_that_drafts_needs_its_files(missing: str) -> None:
     with pytest.raises(InputError) as refused:
         parse_artifact(document("draft_lm", **{f"proposer__{missing}": None}))
     assert refused.value.field == f"proposer.{missing}"
+
+
+@pytest.mark.parametrize("name", ["source", "files", "tokenizer", "vocab_size", "token_map"])
+def test_the_target_that_drafts_for_itself_has_no_files_of_a_draft(name: str) -> None:
+    value = document("draft_lm", proposer__token_map=C)["proposer"][name]
+    with pytest.raises(InputError, match="no meaning") as refused:
+        parse_artifact(document("self_speculation", **{f"proposer__{name}": value}))
+    assert refused.value.field == f"proposer.{name}"
+
+
+@pytest.mark.parametrize("parameters", [{}, {"exit_after": 0}, {"skip_layers": []}])
+def test_self_speculation_says_which_layers_draft(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_artifact(document("self_speculation", proposer__parameters=parameters))
+    assert str(refused.value.field).startswith("proposer.parameters")
+    assert refused.value.remedy
 
 
 def test_every_kind_can_be_declared() -> None:

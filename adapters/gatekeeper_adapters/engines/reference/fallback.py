@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from torch.nn import ModuleList
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from gatekeeper.errors import Incompatible
@@ -16,6 +17,7 @@ from gatekeeper_adapters.engines.reference.attention import attend, group_masks
 from gatekeeper_adapters.engines.reference.cache import SlotCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import torch
@@ -76,10 +78,11 @@ class SlotDecoder:
         self._model = model
         self._groups = heads // kv_heads
         self.vocab_size = int(config.vocab_size)
+        self.layers = int(config.num_hidden_layers)
         self.weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self.device = str(model.device)
         self.cache = SlotCache(
-            layers=int(config.num_hidden_layers),
+            layers=self.layers,
             slots=slots,
             positions=positions,
             kv_heads=kv_heads,
@@ -90,7 +93,15 @@ class SlotDecoder:
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Cache the batch's keys and values; return float32 logits of its wanted rows."""
-        out = self._model(
+        return self._run(self._model, batch)
+
+    def partial(self, layers: Sequence[int]) -> Callable[[PackedBatch], Tensor]:
+        """``forward`` through ``layers`` alone; see ``decoder.Decoder``."""
+        model = _with_layers(self._model, layers, self.layers)
+        return lambda batch: self._run(model, batch)
+
+    def _run(self, model: Any, batch: PackedBatch) -> Tensor:  # noqa: ANN401 - untyped
+        out = model(
             input_ids=batch.tokens.unsqueeze(0),
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
@@ -124,7 +135,32 @@ def load_transformers(folder: Path, *, dtype: torch.dtype, device: str) -> Any: 
 
 def ordinary_copy(model: Any) -> Any:  # noqa: ANN401 - transformers is untyped
     """The same model with transformers' own attention; parameters are shared, not copied."""
-    memo = {id(parameter): parameter for parameter in model.parameters()}
-    twin = copy.deepcopy(model, memo)
+    twin = _sharing(model)
     twin.set_attn_implementation("sdpa")
+    return twin
+
+
+def _sharing(model: Any) -> Any:  # noqa: ANN401 - transformers is untyped
+    memo = {id(parameter): parameter for parameter in model.parameters()}
+    return copy.deepcopy(model, memo)
+
+
+def _with_layers(model: Any, kept: Sequence[int], count: int) -> Any:  # noqa: ANN401 - untyped
+    """The same model with some of its layers; each keeps its number, hence its place in the cache."""
+    lists = [
+        name
+        for name, child in model.base_model.named_children()
+        if isinstance(child, ModuleList) and len(child) == count
+    ]
+    if len(lists) != 1:
+        raise Incompatible(
+            "keeps its layers where this engine does not find them, so none can be left out",
+            field="proposer.kind",
+            value="self_speculation",
+            remedy="use ngram or draft_lm for this model",
+        )
+    (name,) = lists
+    twin = _sharing(model)
+    layers = getattr(twin.base_model, name)
+    setattr(twin.base_model, name, ModuleList([layers[index] for index in kept]))
     return twin

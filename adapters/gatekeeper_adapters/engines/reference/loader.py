@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import Tokenizer
 
+from gatekeeper.core import kept_layers
 from gatekeeper.errors import Incompatible, Unavailable
 from gatekeeper.protocols import EngineInfo
 from gatekeeper_adapters.engines.reference.engine import Limits, ReferenceEngine
 from gatekeeper_adapters.engines.reference.invariance import is_invariant
 from gatekeeper_adapters.engines.reference.model import LlamaDecoder, load_llama
-from gatekeeper_adapters.engines.reference.proposers.draft_lm import (
-    HONEST,
-    DraftLmProposer,
-    Drawing,
-)
+from gatekeeper_adapters.engines.reference.proposers.chain import HONEST, Drawing
+from gatekeeper_adapters.engines.reference.proposers.draft_lm import DraftLmProposer
 from gatekeeper_adapters.engines.reference.proposers.ngram import NgramProposer
+from gatekeeper_adapters.engines.reference.proposers.self_speculation import (
+    SelfSpeculationProposer,
+)
 from gatekeeper_adapters.engines.reference.scoring import DenseLlama, Scorer, TransformersModel
 from gatekeeper_adapters.engines.reference.verify import EXACT, Verifier
 
@@ -80,6 +81,7 @@ def load_engine(
 
     Raises:
         Incompatible: unknown dtype, kind or parameter, or a draft that does not fit.
+        InputError: a parameter of the wrong form.
         Unavailable: the device is absent.
     """
     chosen = options or Options()
@@ -163,21 +165,15 @@ def _load_proposer(
     limit: int,
     options: Options,
 ) -> Proposer:
-    kind = _one_of("proposer.kind", section["kind"], {"ngram": 0, "draft_lm": 1})
+    known = {name: name for name in ("ngram", "draft_lm", "self_speculation")}
+    kind = _one_of("proposer.kind", section["kind"], known)
     parameters = dict(section.get("parameters") or {})
-    if kind == 0:
-        sizes = {
-            name: int(parameters.pop(name, d)) for name, d in (("min_match", 1), ("max_match", 3))
-        }
-        _nothing_left(parameters)
-        if not 1 <= sizes["min_match"] <= sizes["max_match"]:
-            raise Incompatible(
-                "is out of order",
-                field="proposer.parameters",
-                value=sizes,
-                remedy="use 1 <= min_match <= max_match",
-            )
-        return NgramProposer(**sizes)
+    if kind == "ngram":
+        return _ngram(parameters)
+    if kind == "self_speculation":
+        _nothing_left(parameters, known=kept_layers.PARAMETERS)
+        kept = kept_layers.kept_layers(parameters, target.layers)
+        return SelfSpeculationProposer(target, kept=kept, drawing=options.switches.drawing)
     _nothing_left(parameters)
     if folder is None:
         raise Incompatible(
@@ -216,6 +212,20 @@ def _load_proposer(
     )
 
 
+def _ngram(parameters: Mapping[str, Any]) -> NgramProposer:
+    defaults = {"min_match": 1, "max_match": 3}
+    _nothing_left(parameters, known=tuple(defaults))
+    sizes = {name: int(parameters.get(name, default)) for name, default in defaults.items()}
+    if not 1 <= sizes["min_match"] <= sizes["max_match"]:
+        raise Incompatible(
+            "is out of order",
+            field="proposer.parameters",
+            value=sizes,
+            remedy="use 1 <= min_match <= max_match",
+        )
+    return NgramProposer(**sizes)
+
+
 def _one_of(name: str, value: str, known: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a lookup
     if value not in known:
         raise Incompatible(
@@ -227,8 +237,10 @@ def _one_of(name: str, value: str, known: Mapping[str, Any]) -> Any:  # noqa: AN
     return known[value]
 
 
-def _nothing_left(parameters: Mapping[str, Any]) -> None:
+def _nothing_left(parameters: Mapping[str, Any], known: tuple[str, ...] = ()) -> None:
     for name, value in parameters.items():
+        if name in known:
+            continue
         raise Incompatible(
             "is not a parameter of this proposer",
             field=f"proposer.parameters.{name}",

@@ -16,7 +16,7 @@ from gatekeeper_adapters.engines.reference.cache import SlotCache
 from gatekeeper_adapters.engines.reference.linear import Linear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -175,6 +175,7 @@ class LlamaDecoder:
         c = weights.config
         self.weights = weights
         self.vocab_size = c.vocab_size
+        self.layers = c.layers
         self.weight_bytes = weights.bytes
         self.device = weights.device
         self.cache = SlotCache(
@@ -193,6 +194,13 @@ class LlamaDecoder:
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Write the batch's keys and values to the cache; return float32 logits [R, head rows]."""
+        return self._run(batch, range(self.layers))
+
+    def partial(self, layers: Sequence[int]) -> Callable[[PackedBatch], Tensor]:
+        """``forward`` through ``layers`` alone; see ``decoder.Decoder``."""
+        return lambda batch: self._run(batch, layers)
+
+    def _run(self, batch: PackedBatch, layers: Sequence[int]) -> Tensor:
         w = self.weights
         c = w.config
         query_size, kv_size = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -200,7 +208,8 @@ class LlamaDecoder:
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         masks = group_masks(batch, c.heads // c.kv_heads)
         x = embedding(batch.tokens, w.embed)
-        for index, layer in enumerate(w.layers):
+        for index in layers:
+            layer = w.layers[index]
             qkv = layer.qkv(rms_norm(x, size, layer.norm_in, c.eps))
             turned = apply_rope(
                 qkv[:, : query_size + kv_size].view(-1, c.heads + c.kv_heads, c.head_dim), cos, sin

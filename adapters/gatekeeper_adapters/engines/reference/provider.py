@@ -89,6 +89,7 @@ class ReferenceProvider:
         Raises:
             MissingExtra: the torch extra is not installed.
             Incompatible: the artifact asks for what this engine cannot do, or its parts do not fit.
+            InputError: a parameter of the proposer has the wrong form.
             EvidenceError: a file differs from the digest in the artifact.
             Unavailable: the device is absent, or a download failed.
         """
