@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -122,14 +123,23 @@ class Screen:
 
 def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Draw a row per route: its gates, the action and window, the measured speed-up, value, reason."""
-    table = Table(title="Enable or bypass?", title_justify="left", expand=False)
+    table = Table(
+        title="Enable or bypass?",
+        title_justify="left",
+        expand=False,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for name in ("route", "artifact"):
         table.add_column(name, no_wrap=True)
     gates = list(rows[0]["runs"]) if rows else []
     for gate in gates:
-        table.add_column(gate)
-    for name in ("action", "γ", "speed-up (interval)", "value per task", "reason", "evidence"):
-        table.add_column(name, overflow="fold")
+        table.add_column(gate, no_wrap=True, min_width=len("INCONCLUSIVE"))
+    for name, width in (("action", 6), ("γ", 1), ("speed-up", 11), ("value per task", 15)):
+        table.add_column(name, min_width=width)
+    for name in ("reason", "evidence"):
+        table.add_column(name, min_width=12)
     for row in rows:
         decision = row["decision"]
         table.add_row(
@@ -140,7 +150,9 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             str(decision["gamma"] or "–"),
             _speedup(row["runs"].get("serving")),
             _value(row),
-            decision["reason"] if row["done"] else Text("waiting for its gates", style="dim"),
+            decision["reason"].replace("_", " ")
+            if row["done"]
+            else Text("waiting for its gates", style="dim"),
             _evidence(row),
         )
     return table
@@ -173,7 +185,7 @@ def _speedup(run: Mapping[str, Any] | None) -> str:
         return "–"
     best = max(measured, key=lambda r: r["speedup"]["low"])
     s = best["speedup"]
-    return f"{s['ratio']:.2f}× ({s['low']:.2f}–{s['high']:.2f}) at {best['concurrency']}"
+    return f"{s['ratio']:.2f}× at {best['concurrency']}\n({s['low']:.2f}–{s['high']:.2f})"
 
 
 def _value(row: Mapping[str, Any]) -> str:
@@ -181,9 +193,7 @@ def _value(row: Mapping[str, Any]) -> str:
     total = (row.get("value") or {}).get("total")
     if total is None:
         return "unknown" if row.get("value") else "–"
-    return (
-        f"{total['per_task']:.2g} ({total['low']:.2g} to {total['high']:.2g}) {total['currency']}"
-    )
+    return f"{total['per_task']:.2g} {total['currency']}\n[{total['low']:.2g}, {total['high']:.2g}]"
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
@@ -194,7 +204,7 @@ def _evidence(row: Mapping[str, Any]) -> str:
     if not expiries:
         return "–"
     until = datetime.fromisoformat(min(expiries)).astimezone()
-    return f"{len(ended)} of {len(runs)}, until {until:%m-%d %H:%M}"
+    return f"{len(ended)} of {len(runs)} until\n{until:%m-%d %H:%M}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -98,19 +98,24 @@ def policy() -> Any:
 @contextmanager
 def working(server: LiveServer) -> Iterator[None]:
     """A worker in a process of its own, as in real use: its event loop is its own."""
-    command = [sys.executable, "-m", "gatekeeper", "worker", "--poll", "0.2", "--idle-exit", "60"]
+    command = [sys.executable, "-m", "gatekeeper", "worker", "--poll", "0.2"]
     settings = {"GATEKEEPER_URL": server.url, "GATEKEEPER_TOKEN": server.tokens["worker"]}
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **settings},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield
+        finally:
+            ended = process.poll()
+            process.kill()
+            process.communicate()
+            log.seek(0)
+            print(f"worker, status {ended}:\n{log.read()}")  # noqa: T201 - shown where the test fails
 
 
 def gated(server: LiveServer, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
