@@ -204,7 +204,7 @@ def _evidence(row: Mapping[str, Any]) -> str:
     if not expiries:
         return "–"
     until = datetime.fromisoformat(min(expiries)).astimezone()
-    return f"{len(ended)} of {len(runs)} until\n{until:%m-%d %H:%M}"
+    return f"{len(ended)} of {len(runs)} to\n{until:%m-%d %H:%M}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
