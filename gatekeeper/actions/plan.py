@@ -129,7 +129,6 @@ def _with_slo(policy: Policy, route: RouteRecord) -> ServingBudget:
 
 def _rates(db: Database, artifact: str) -> Rates | None:
     with db.read() as session:
-        info = results.latest_info(session, artifact)
-    raw: Mapping[str, Any] = (info or {}).get("details", {}).get("rates") or {}
+        raw = results.latest_rates(session, artifact) or {}
     decode, score = raw.get("decode_tokens_per_s"), raw.get("score_tokens_per_s")
     return Rates(float(decode), float(score)) if decode and score else None

@@ -193,7 +193,7 @@ def _print_plan(plan: dict[str, Any]) -> None:
     click.echo(f"  minutes: {minutes} (speeds {plan['rates']})")
     skip = {"gate", "route", "policy", "minutes", "rates", "artifact"}
     for key, value in plan.items():
-        if key not in skip:
+        if key not in skip and value is not None:
             click.echo(f"  {key.replace('_', ' ')}: {_said(value)}")
 
 

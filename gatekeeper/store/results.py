@@ -33,7 +33,7 @@ __all__ = [
     "evidence_table",
     "gate_result",
     "governing_results",
-    "latest_info",
+    "latest_rates",
     "outcomes",
     "rounds",
 ]
@@ -146,17 +146,23 @@ def governing_results(
     return governing
 
 
-def latest_info(session: Session, artifact: str) -> dict[str, Any] | None:
-    """What the newest finished run of an artifact said of its engine; None where none did."""
+def latest_rates(session: Session, artifact: str) -> dict[str, Any] | None:
+    """Speeds that the newest run of an artifact measured; None where none did.
+
+    Only the equivalence gate measures them, so newer runs of other gates are passed over.
+    """
     table = schema.run
     query = (
         select(table.c.info)
-        .where(table.c.artifact == artifact, table.c.info.is_not(None))
+        .where(
+            table.c.artifact == artifact,
+            table.c.gate == "equivalence",
+            table.c.info.is_not(None),
+        )
         .order_by(table.c.finished_at.desc())
-        .limit(1)
     )
-    found = session.execute(query).scalar_one_or_none()
-    return None if found is None else dict(found)
+    found = (info.get("details", {}).get("rates") for info in session.execute(query).scalars())
+    return next((dict(rates) for rates in found if rates), None)
 
 
 def add_rounds(

@@ -147,7 +147,7 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["route"].artifact,
             *(cell(row["runs"][gate]) for gate in gates),
             Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
-            str(decision["gamma"] or "–"),
+            _windows(decision),
             _speedup(row["runs"].get("serving")),
             _value(row),
             decision["reason"].replace("_", " ")
@@ -175,6 +175,14 @@ def _phase(run: Mapping[str, Any]) -> str:
         share = progress["done"] / progress["total"] if progress.get("total") else 0.0
         return f"{progress['phase']} {10 * int(10 * share)} %"
     return str(run["state"])
+
+
+def _windows(decision: Mapping[str, Any]) -> str:
+    """Show gamma as the lease gives it by concurrency; one figure where all agree."""
+    by_load = {int(c): g for c, g in (decision.get("gamma_by_concurrency") or {}).items() if g}
+    if len(set(by_load.values())) > 1:
+        return "\n".join(f"{gamma} at {load}" for load, gamma in sorted(by_load.items()))
+    return str(decision["gamma"] or "–")
 
 
 def _speedup(run: Mapping[str, Any] | None) -> str:
