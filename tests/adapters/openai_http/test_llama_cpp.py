@@ -130,11 +130,17 @@ def gated(server: LiveServer, monkeypatch: pytest.MonkeyPatch, *arguments: str) 
 
 @ON_SQLITE
 def test_lookup_speculation_is_gated_by_one_command(
-    live_server: LiveServer, gguf: Path, plain: str, monkeypatch: pytest.MonkeyPatch
+    live_server: LiveServer,
+    gguf: Path,
+    plain: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    page = tmp_path / "calls.html"
     with llama(gguf, "ngram") as candidate:
-        urls = ("--baseline-url", plain, "--candidate-url", candidate)
-        done = gated(live_server, monkeypatch, "--route", "calls", *urls, "--gamma", "8", "--wait")
+        urls = ("--baseline-url", plain, "--candidate-url", candidate, "--gamma", "8")
+        options = ("--route", "calls", *urls, "--wait", "--html", str(page))
+        done = gated(live_server, monkeypatch, *options)
     assert done.exit_code == 1, done.output
     assert "calls: bypass" in done.output
     with live_server.client("reader") as reader:
@@ -158,6 +164,7 @@ def test_lookup_speculation_is_gated_by_one_command(
     assert 0 < row["acceptance_rate"] <= 1
     assert lease["action"] == "bypass"
     assert report.status_code == httpx.codes.OK
+    assert "Bypass" in page.read_text()
 
 
 @ON_SQLITE
