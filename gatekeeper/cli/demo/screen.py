@@ -138,8 +138,8 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(gate, no_wrap=True, min_width=len("INCONCLUSIVE"))
     for name, width in (("action", 6), ("γ", 1), ("speed-up", 11), ("value per task", 15)):
         table.add_column(name, min_width=width)
-    for name in ("reason", "evidence"):
-        table.add_column(name, min_width=12)
+    for name, width in (("reason", 12), ("evidence", 9)):
+        table.add_column(name, min_width=width)
     for row in rows:
         decision = row["decision"]
         table.add_row(
@@ -212,7 +212,7 @@ def _evidence(row: Mapping[str, Any]) -> str:
     if not expiries:
         return "–"
     until = datetime.fromisoformat(min(expiries)).astimezone()
-    return f"{len(ended)} of {len(runs)} to\n{until:%m-%d %H:%M}"
+    return f"{len(ended)} of {len(runs)} to\n{until:%m-%d}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
