@@ -138,7 +138,7 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(gate, no_wrap=True, min_width=len("INCONCLUSIVE"))
     for name, width in (("action", 6), ("γ", 1), ("speed-up", 11), ("value per task", 15)):
         table.add_column(name, min_width=width)
-    for name, width in (("reason", 12), ("evidence", 9)):
+    for name, width in (("reason", 12), ("evidence", 8)):
         table.add_column(name, min_width=width)
     for row in rows:
         decision = row["decision"]
@@ -178,10 +178,10 @@ def _phase(run: Mapping[str, Any]) -> str:
 
 
 def _windows(decision: Mapping[str, Any]) -> str:
-    """Show gamma as the lease gives it by concurrency; one figure where all agree."""
+    """Show gamma as the lease gives it, by rising concurrency; one figure where all agree."""
     by_load = {int(c): g for c, g in (decision.get("gamma_by_concurrency") or {}).items() if g}
     if len(set(by_load.values())) > 1:
-        return "\n".join(f"{gamma} at {load}" for load, gamma in sorted(by_load.items()))
+        return ", ".join(str(by_load[load]) for load in sorted(by_load))
     return str(decision["gamma"] or "–")
 
 
@@ -212,7 +212,7 @@ def _evidence(row: Mapping[str, Any]) -> str:
     if not expiries:
         return "–"
     until = datetime.fromisoformat(min(expiries)).astimezone()
-    return f"{len(ended)} of {len(runs)} to\n{until:%m-%d}"
+    return f"{len(ended)} of {len(runs)}\nto {until:%m-%d}"
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
