@@ -37,6 +37,7 @@ __all__ = [
     "ServerPair",
     "ServerRequest",
     "StepResult",
+    "TokenLogprob",
 ]
 
 
@@ -61,13 +62,24 @@ class EngineInfo:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """The target's log-probability (nats) of an emitted token and of the likeliest there.
+
+    Of the raw logits: before temperature, filters, penalties and constraints.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Emission:
     """Tokens that one round appended to one request, in order.
 
     ``kind[i]`` is 0 accepted, 1 correction, 2 bonus (ordinary decoding emits bonus tokens of
     empty windows); ``k[i]`` the in-round index; ``draft[i]`` the token proposed there or -1;
     ``q`` float32 [n, V] the proposal's processed distribution, NaN rows where there is none, or
-    None unless the request asked for evidence.
+    None unless the request asked for evidence; ``logprobs`` one each, or None unless asked for.
     """
 
     request_id: str
@@ -76,14 +88,19 @@ class Emission:
     kind: tuple[int, ...]
     draft: tuple[int, ...]
     q: NDArray[np.float32] | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A request that ended: ``reason`` is ``stop``, ``length``, ``context`` or ``cancelled``."""
+    """A request that ended: ``reason`` is ``stop``, ``length``, ``context`` or ``cancelled``.
+
+    ``stop`` is the stop text that ended it, None where an end token or a limit did.
+    """
 
     request_id: str
     reason: str
+    stop: str | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from gatekeeper.errors import InputError, UnknownKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["GREEDY", "DecodeRequest", "Rates", "SamplingSettings", "TokenPrompt"]
+__all__ = ["GREEDY", "Constraint", "DecodeRequest", "Rates", "SamplingSettings", "TokenPrompt"]
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,32 @@ GREEDY = SamplingSettings()
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """Structured output: ``json_schema`` (a JSON text) or ``regex``, which the whole answer matches."""
+
+    json_schema: str | None = None
+    regex: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.json_schema is None) == (self.regex is None):
+            raise InputError(
+                "needs exactly one of json_schema and regex",
+                field="constraint",
+                value=asdict(self),
+                remedy="give one of them",
+            )
+
+
+@dataclass(frozen=True)
 class DecodeRequest:
     """One sequence to decode.
 
-    ``gamma=0`` is ordinary decoding with no draft work at all. ``evidence=True`` asks the engine
-    to hand out the proposal distribution at every emitted position, the bonus included.
+    ``gamma=0`` is ordinary decoding with no draft work at all; with ``adaptive`` it is the longest
+    window, and the engine shortens it where a shorter one is faster. ``evidence=True`` asks the
+    engine to hand out the proposal distribution at every emitted position, the bonus included.
+    ``stop`` texts end the answer with the token that completes one of them. ``logprobs`` asks for the
+    target's log-probability of every emitted token and so many of the likeliest. ``proposer`` names
+    one of an engine's proposers, None its only or first one.
     """
 
     request_id: str
@@ -120,6 +141,11 @@ class DecodeRequest:
     min_tokens: int = 0
     end_tokens: tuple[int, ...] = ()
     evidence: bool = False
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    adaptive: bool = False
+    proposer: str | None = None
 
 
 @dataclass(frozen=True)

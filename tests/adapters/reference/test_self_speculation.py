@@ -442,7 +442,7 @@ def test_the_ledger_has_no_draft_weights_and_no_draft_cache(build: Any, models: 
     ledger, plain = engine.memory(), ngram.memory()
     assert (ledger.draft_weights, ledger.draft_kv) == (0, 0)
     assert (ledger.target_weights, ledger.target_kv) == (plain.target_weights, plain.target_kv)
-    assert ledger.candidates == 4 * 3 * (8 + 97 * 4)
+    assert ledger.candidates == 4 * 3 * (16 + 97 * 4)
     assert ledger.workspace == 4 * 4 * 97 * 4  # verification's logits, a draft step's are fewer
     assert ledger.complete
 

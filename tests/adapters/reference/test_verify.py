@@ -11,11 +11,17 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from engine_faults import VERIFIERS  # noqa: E402 - after the skip
-from gatekeeper_adapters.engines.reference.uniforms import Uniforms, uniforms  # noqa: E402
+from gatekeeper_adapters.engines.reference.tree import CandidateTree  # noqa: E402
+from gatekeeper_adapters.engines.reference.uniforms import (  # noqa: E402
+    Numbers,
+    Uniforms,
+    uniforms,
+)
 from gatekeeper_adapters.engines.reference.verify import (  # noqa: E402
     BONUS,
     CORRECTION,
     EXACT,
+    Verdict,
     Verifier,
     verify,
     verify_greedy,
@@ -23,6 +29,12 @@ from gatekeeper_adapters.engines.reference.verify import (  # noqa: E402
 
 GRID = 800
 ALWAYS, NEVER = 0.0, 1.0 - 1e-12
+
+
+def judged(rows: Any, draft: int, q: Any, numbers: Uniforms, verifier: Verifier = EXACT) -> Verdict:
+    """Verify one draft drawn from ``q[0]``; ``q[1]``, where present, belongs to the bonus position."""
+    tree = CandidateTree.chain([draft], list(q))
+    return verify(lambda context, _: rows[context], tree, lambda *_: numbers, verifier)
 
 
 def law_of_one_position(p: Any, q: Any, verifier: Verifier) -> np.ndarray:
@@ -42,15 +54,15 @@ def threshold(rows: Any, q: Any, draft: int, verifier: Verifier) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        verdict = verify(rows, [draft], q.unsqueeze(0), [Uniforms(0, middle, 0.5)] * 2, verifier)
-        low, high = (middle, high) if verdict.accepted else (low, middle)
+        verdict = judged(rows, draft, q.unsqueeze(0), Uniforms(0, middle, 0.5), verifier)
+        low, high = (middle, high) if verdict.path else (low, middle)
     return high
 
 
 def correction(rows: Any, q: Any, draft: int, verifier: Verifier) -> np.ndarray:
     out = np.zeros(rows.shape[1])
     for u in (np.arange(GRID) + 0.5) / GRID:
-        verdict = verify(rows, [draft], q.unsqueeze(0), [Uniforms(0, NEVER, u)] * 2, verifier)
+        verdict = judged(rows, draft, q.unsqueeze(0), Uniforms(0, NEVER, u), verifier)
         assert verdict.kind == CORRECTION
         out[verdict.token] += 1 / GRID
     return out
@@ -99,7 +111,7 @@ def test_bonus_from_q_is_seen_at_the_bonus_only() -> None:
     counts = np.zeros((2, 4))
     for u in (np.arange(GRID) + 0.5) / GRID:
         for row, verifier in zip(counts, (EXACT, fault), strict=True):
-            verdict = verify(rows, [1], proposal, [Uniforms(0, ALWAYS, u)] * 2, verifier)
+            verdict = judged(rows, 1, proposal, Uniforms(0, ALWAYS, u), verifier)
             assert verdict.kind == BONUS
             row[verdict.token] += 1 / GRID
     np.testing.assert_allclose(counts[0], p.numpy(), atol=1 / GRID)
@@ -110,10 +122,10 @@ def test_equal_distributions_accept_everything_and_never_divide_by_nothing() -> 
     p, _ = pair(1)
     rows, q = torch.stack([p, p]), p.unsqueeze(0)
     for draft in range(4):
-        assert verify(rows, [draft], q, [Uniforms(0, NEVER, 0.3)] * 2).accepted == 1
+        assert judged(rows, draft, q, Uniforms(0, NEVER, 0.3)).path == (0,)
     # p below q by rounding only: a rejection then has an empty residual and falls back to p
     q = torch.nextafter(p, torch.ones(4)).unsqueeze(0)
-    verdict = verify(rows, [0], q, [Uniforms(0, 1.0, 0.3)] * 2)
+    verdict = judged(rows, 0, q, Uniforms(0, 1.0, 0.3))
     assert verdict.kind == CORRECTION
     assert float(p[verdict.token]) > 0
 
@@ -122,9 +134,9 @@ def test_the_greedy_limit_is_the_general_rule_on_point_masses() -> None:
     eye = torch.eye(5)
     best = [3, 1, 4]
     for drafts in ([3, 1], [3, 2], [0, 1], []):
-        rows = eye[best[: len(drafts) + 1]]
-        general = verify(rows, drafts, eye[drafts], uniforms(7, 0, len(drafts) + 1))
-        assert general == verify_greedy(best, drafts)
+        tree = CandidateTree.chain(drafts)
+        general = verify(lambda context, _: eye[best[context]], tree, Numbers(7, 0, 3))
+        assert general == verify_greedy(lambda context, _: best[context], tree)
 
 
 def test_numbers_belong_to_positions() -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from gatekeeper_adapters.engines.reference.packing import PackedBatch
@@ -59,6 +61,15 @@ class SlotCache:
         """Store ``keys`` and ``values`` [N, kv heads, head size] at the batch's flat rows."""
         self._flat[layer, 0].index_copy_(0, batch.cache_rows, keys)
         self._flat[layer, 1].index_copy_(0, batch.cache_rows, values)
+
+    def keep_path(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Make a tree's accepted branch contiguous: row ``start + path[i]`` moves to ``start + i``."""
+        moved = [(start + i, start + node) for i, node in enumerate(path) if node != i]
+        if moved:
+            to, source = (
+                torch.tensor(rows, device=self.device) for rows in zip(*moved, strict=True)
+            )
+            self.buffer[:, :, slot, to] = self.buffer[:, :, slot, source]
 
     def copy_slot(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one slot to another (self-test at start only)."""

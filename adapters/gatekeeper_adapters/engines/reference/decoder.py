@@ -28,6 +28,10 @@ class Decoder(Protocol):
         """Cache the batch's keys and values; return float32 logits of its wanted rows."""
         ...
 
+    def forward_with_states(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """``forward``, and the last hidden states [N, H] of every row after the final norm."""
+        ...
+
     def partial(self, layers: Sequence[int]) -> Callable[[PackedBatch], Tensor]:
         """``forward`` through some of the layers, in order, over the same weights and cache.
 

@@ -5,33 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from gatekeeper.core.acceptance import Round
 from gatekeeper.core.memory import MemoryLedger
-from gatekeeper.errors import InputError
-from gatekeeper.protocols import Emission, EngineInfo, Finished, StepResult
+from gatekeeper.protocols import EngineInfo, Finished, StepResult
+from gatekeeper_adapters.engines.reference.admission import check_request
+from gatekeeper_adapters.engines.reference.commit import commit
+from gatekeeper_adapters.engines.reference.judge import judge
 from gatekeeper_adapters.engines.reference.packing import Segment, pack
-from gatekeeper_adapters.engines.reference.proposers.base import Proposal
-from gatekeeper_adapters.engines.reference.sampling import adjust, distribution, is_plain, one_hot
 from gatekeeper_adapters.engines.reference.scheduler import Scheduler, Work
 from gatekeeper_adapters.engines.reference.timing import Stopwatch
-from gatekeeper_adapters.engines.reference.uniforms import uniforms
-from gatekeeper_adapters.engines.reference.verify import (
-    ACCEPTED,
-    EXACT,
-    Verdict,
-    Verifier,
-    verify,
-    verify_greedy,
-)
+from gatekeeper_adapters.engines.reference.tree import NOTHING, CandidateTree
+from gatekeeper_adapters.engines.reference.verify import EXACT, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
     from collections.abc import Sequence as Tokens
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
@@ -42,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "ReferenceEngine"]
 
-PREFILL_CHUNK = 128
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -51,16 +39,7 @@ class Limits:
 
     max_batch: int
     max_context: int
-    prefill_chunk: int = PREFILL_CHUNK
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A verdict with what evidence needs: the proposal and its dense rows, if any."""
-
-    work: Work
-    proposal: Proposal
-    verdict: Verdict
+    prefill_chunk: int = 128
 
 
 class ReferenceEngine:
@@ -80,27 +59,20 @@ class ReferenceEngine:
         limits: Limits,
         verifier: Verifier = EXACT,
     ) -> None:
+        self.info = info
         self._decoder = decoder
         self._proposer = proposer
         self._scorer = scorer
         self._tokenizer = tokenizer
-        self._info = info
         self._limits = limits
         self._verifier = verifier
-        self._device = decoder.device
         self._scheduler = Scheduler(
             slots=limits.max_batch,
             max_context=limits.max_context,
             prefill_chunk=limits.prefill_chunk,
         )
         self._cancelled: list[Finished] = []
-        self._candidates = 0
-        self._workspace = 0
-
-    @property
-    def info(self) -> EngineInfo:
-        """What is running."""
-        return self._info
+        self._candidates = self._workspace = 0
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, no special tokens added."""
@@ -117,7 +89,12 @@ class ReferenceEngine:
         Raises:
             InputError: prompt, limits or token ids do not fit this engine.
         """
-        self._check(request)
+        check_request(
+            request,
+            max_context=self._limits.max_context,
+            vocab_size=self._decoder.vocab_size,
+            known=request.request_id in self._scheduler,
+        )
         self._scheduler.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -146,15 +123,15 @@ class ReferenceEngine:
 
     def memory(self) -> MemoryLedger:
         """Bytes held; on CUDA the workspace is what the allocator peaked at beyond the rest."""
-        draft_weights, draft_kv = self._proposer.held()
-        known = self._decoder.weight_bytes + self._decoder.cache.bytes + draft_weights + draft_kv
+        decoder, (draft_weights, draft_kv) = self._decoder, self._proposer.held()
+        known = decoder.weight_bytes + decoder.cache.bytes + draft_weights + draft_kv
         workspace = self._workspace
-        if self._device.startswith("cuda"):
-            peak = torch.cuda.max_memory_allocated(self._device)
+        if decoder.device.startswith("cuda"):
+            peak = torch.cuda.max_memory_allocated(decoder.device)
             workspace = max(0, peak - known - self._candidates)
         return MemoryLedger(
-            target_weights=self._decoder.weight_bytes,
-            target_kv=self._decoder.cache.bytes,
+            target_weights=decoder.weight_bytes,
+            target_kv=decoder.cache.bytes,
             draft_weights=draft_weights,
             draft_kv=draft_kv,
             candidates=self._candidates,
@@ -165,8 +142,9 @@ class ReferenceEngine:
         """Drop weights and caches."""
         for request_id in list(self._scheduler.active):
             self._leave(request_id)
+        cuda = self._decoder.device.startswith("cuda")
         del self._decoder, self._proposer, self._scorer
-        if self._device.startswith("cuda"):
+        if cuda:
             torch.cuda.empty_cache()
 
     def _step(self) -> StepResult:
@@ -177,206 +155,92 @@ class ReferenceEngine:
         works = self._scheduler.plan()
         if not works:
             return StepResult((), (), tuple(finished))
-        watch = Stopwatch(self._device)
-        proposals = self._draft(works)
+        watch = Stopwatch(self._decoder.device)
+        trees = self._draft(works)
         watch.mark()
-        batch = pack(
-            [_segment(work, found) for work, found in zip(works, proposals, strict=True)],
-            self._decoder.cache,
-        )
+        segments = [_segment(work, tree) for work, tree in zip(works, trees, strict=True)]
+        batch = pack(segments, self._decoder.cache)
         watch.mark()
-        logits = self._decoder.forward(batch)
+        states: Tensor | None = None
+        if any(work.sequence.request.gamma for work in works) and self._proposer.reads_states:
+            logits, states = self._decoder.forward_with_states(batch)
+        else:
+            logits = self._decoder.forward(batch)
         watch.mark()
-        judged = self._judge(works, proposals, logits)
+        judged = judge(works, trees, logits, self._verifier)
         watch.mark()
-        draft_s, transfer_s, verify_s, correction_s = watch.laps()
-        share = [lap / len(works) for lap in (draft_s, verify_s, correction_s, transfer_s)]
-        for work in works:
-            work.sequence.cached = work.until
-            work.sequence.spent = [a + b for a, b in zip(work.sequence.spent, share, strict=True)]
+        self._share(works, watch)
         self._workspace = logits.numel() * logits.element_size()
-        self._candidates = sum(_proposal_bytes(found) for found in proposals)
+        self._candidates = sum(tree.bytes for tree in trees)
+        paths = {entry.work.sequence.slot: entry.verdict.path for entry in judged}
+        self._keep(works, trees, paths, states)
         memory = self.memory().total
         emitted, rounds = [], []
         for entry in judged:
-            emission, record = self._commit(entry, memory, len(works))
+            sequence = entry.work.sequence
+            emission, record = commit(entry, memory=memory, batch=len(works))
             emitted.append(emission)
             rounds.append(record)
-            reason = entry.work.sequence.ended(self._limits.max_context)
+            if sequence.request.gamma:
+                kept = min(record.accepted, record.committed)
+                self._proposer.settle(sequence, record.context, kept)
+            reason = sequence.ended(self._limits.max_context)
             if reason is not None:
-                self._leave(entry.work.sequence.id)
-                finished.append(Finished(entry.work.sequence.id, reason))
+                self._leave(sequence.id)
+                finished.append(Finished(sequence.id, reason))
         return StepResult(tuple(emitted), tuple(rounds), tuple(finished))
 
-    def _draft(self, works: Tokens[Work]) -> list[Proposal]:
+    def _draft(self, works: Tokens[Work]) -> list[CandidateTree]:
         speculative = [work for work in works if work.sequence.request.gamma]
-        if speculative:
-            chunks = [(w.sequence, w.until) for w in speculative if w.window is None]
-            if chunks:
-                self._proposer.prefill(chunks)
+        chunks = [(work.sequence, work.until) for work in speculative if work.window is None]
+        if chunks:
+            self._proposer.prefill(chunks)
         # an empty window asks for the bonus position's q alone, which only evidence needs
-        asked = [w for w in speculative if w.window or (w.window == 0 and _evident(w))]
-        windows = [(w.sequence, w.window or 0) for w in asked]
-        found = self._proposer.propose(windows) if windows else []
-        by_slot = {w.sequence.slot: each for w, each in zip(asked, found, strict=True)}
-        return [by_slot.get(w.sequence.slot, Proposal()) for w in works]
+        asked = [
+            (work.sequence, work.window)
+            for work in speculative
+            if work.window or (work.window == 0 and work.sequence.request.evidence)
+        ]
+        found = self._proposer.propose(asked) if asked else []
+        by_slot = {seq.slot: tree for (seq, _), tree in zip(asked, found, strict=True)}
+        return [by_slot.get(work.sequence.slot, NOTHING) for work in works]
 
-    def _judge(
-        self, works: Tokens[Work], proposals: Tokens[Proposal], logits: Tensor
-    ) -> list[_Judged]:
-        """Verify every window; plain greedy rows share one arg max over the whole batch."""
-        all_best: list[int] | None = None
-        judged = []
-        row = 0
-        for work, proposal in zip(works, proposals, strict=True):
-            if work.window is None:
-                continue
-            request = work.sequence.request
-            count = len(proposal.tokens) + 1
-            early = max(0, min(count, request.min_tokens - work.sequence.produced))
-            simple = request.sampling.greedy and self._verifier is EXACT
-            if simple and is_plain(request.sampling) and not (early and request.end_tokens):
-                if all_best is None:
-                    all_best = logits.argmax(dim=-1).tolist()
-                verdict = verify_greedy(all_best[row : row + count], proposal.tokens)
-            else:
-                adjusted = adjust(
-                    logits[row : row + count],
-                    request.sampling,
-                    work.sequence.tokens,
-                    proposal.tokens,
-                    banned=request.end_tokens,
-                    banned_rows=early,
-                )
-                if simple:
-                    verdict = verify_greedy(adjusted.argmax(dim=-1).tolist(), proposal.tokens)
-                else:
-                    verdict = verify(
-                        distribution(adjusted, request.sampling),
-                        proposal.tokens,
-                        _dense(proposal, logits),
-                        uniforms(request.seed, work.sequence.produced, count),
-                        self._verifier,
-                    )
-            judged.append(_Judged(work, proposal, verdict))
-            row += count
-        return judged
+    def _keep(
+        self,
+        works: Tokens[Work],
+        trees: Tokens[CandidateTree],
+        paths: Mapping[int, tuple[int, ...]],
+        states: Tensor | None,
+    ) -> None:
+        """Keep the text and the accepted branch in the target's cache; tell the proposer of both."""
+        first = 0
+        for work, tree in zip(works, trees, strict=True):
+            sequence, path = work.sequence, paths.get(work.sequence.slot, ())
+            top = first + work.until - sequence.cached
+            self._decoder.cache.keep_path(sequence.slot, work.until, path)
+            if states is not None and sequence.request.gamma:
+                rows = [*range(first, top), *(top + node for node in path)]
+                self._proposer.learn(sequence, sequence.cached, states[rows])
+            sequence.cached = work.until
+            first = top + len(tree.tokens)
 
-    def _commit(self, entry: _Judged, memory: int, batch: int) -> tuple[Emission, Round]:
-        """Append the verdict's tokens up to an end token; lengths roll back by not advancing."""
-        sequence, drafts, verdict = entry.work.sequence, entry.proposal.tokens, entry.verdict
-        request = sequence.request
-        before = len(sequence.tokens)
-        tokens = [*drafts[: verdict.accepted], verdict.token]
-        for place, token in enumerate(tokens):
-            if token in request.end_tokens:
-                tokens = tokens[: place + 1]
-                break
-        count = len(tokens)
-        full = count == verdict.accepted + 1
-        sequence.tokens.extend(tokens)
-        sequence.cached = before + count - 1
-        if request.gamma:
-            self._proposer.settle(sequence, before, min(verdict.accepted, count))
-        emission = Emission(
-            request_id=sequence.id,
-            round=sequence.rounds,
-            tokens=tuple(tokens),
-            kind=(ACCEPTED,) * (count - full) + ((verdict.kind,) if full else ()),
-            draft=(*drafts[:count], -1)[:count],
-            q=_evidence(entry.proposal, count, self._decoder.vocab_size)
-            if request.evidence
-            else None,
-        )
-        rejected = None if verdict.accepted == len(drafts) else verdict.accepted
-        draft_s, verify_s, correction_s, transfer_s = sequence.spent
-        record = Round(
-            request_id=sequence.id,
-            index=sequence.rounds,
-            gamma=request.gamma,
-            drafted=len(drafts),
-            accepted=verdict.accepted,
-            rejection_position=rejected,
-            committed=count,
-            draft_s=draft_s,
-            verify_s=verify_s,
-            correction_s=correction_s,
-            transfer_s=transfer_s,
-            memory_bytes=memory,
-            batch=batch,
-            context=before,
-        )
-        sequence.rounds += 1
-        sequence.spent = [0.0] * 4
-        return emission, record
+    def _share(self, works: Tokens[Work], watch: Stopwatch) -> None:
+        """Each sequence of a step bears an equal part of its time."""
+        draft_s, transfer_s, verify_s, correction_s = watch.laps()
+        for work in works:
+            spent = work.sequence.spent
+            for place, lap in enumerate((draft_s, verify_s, correction_s, transfer_s)):
+                spent[place] += lap / len(works)
 
     def _leave(self, request_id: str) -> None:
         sequence = self._scheduler.retire(request_id)
         if sequence is not None and sequence.request.gamma:
             self._proposer.release(sequence)
 
-    def _check(self, request: DecodeRequest) -> None:
-        limit, vocab = self._limits.max_context, self._decoder.vocab_size
-        sampling = request.sampling
-        ids = (*request.prompt, *request.end_tokens, *sampling.forbidden_tokens)
-        strange = [t for t in (*ids, *(t for t, _ in sampling.logit_bias)) if not 0 <= t < vocab]
-        checks = (
-            ("prompt", bool(request.prompt), 0, "give at least one token"),
-            (
-                "prompt",
-                len(request.prompt) < limit,
-                len(request.prompt),
-                f"use under {limit} tokens",
-            ),
-            ("token", not strange, strange[:1], f"use ids below {vocab}"),
-            ("max_tokens", request.max_tokens > 0, request.max_tokens, "ask for at least one"),
-            ("gamma", request.gamma >= 0, request.gamma, "use 0 (no speculation) or more"),
-            (
-                "request_id",
-                request.request_id not in self._scheduler,
-                request.request_id,
-                "use a new id",
-            ),
-        )
-        for name, good, value, remedy in checks:
-            if not good:
-                raise InputError("does not fit", field=name, value=value, remedy=remedy)
 
-
-def _evident(work: Work) -> bool:
-    return work.sequence.request.evidence
-
-
-def _segment(work: Work, proposal: Proposal) -> Segment:
+def _segment(work: Work, tree: CandidateTree) -> Segment:
     sequence = work.sequence
-    tokens = [*sequence.tokens[sequence.cached : work.until], *proposal.tokens]
-    wanted = 0 if work.window is None else len(proposal.tokens) + 1
-    return Segment(sequence.slot, sequence.cached, tokens, wanted)
-
-
-def _dense(proposal: Proposal, logits: Tensor) -> Tensor:
-    """The proposal's rows [g, V]; deterministic candidates become point masses."""
-    if proposal.q is not None:
-        return proposal.q
-    tokens = torch.tensor(proposal.tokens, dtype=torch.int64, device=logits.device)
-    return one_hot(tokens, logits.shape[-1])
-
-
-def _evidence(proposal: Proposal, count: int, vocab: int) -> NDArray[np.float32]:
-    """The proposal's distribution at each emitted position; NaN where there was none."""
-    out = np.full((count, vocab), np.nan, dtype=np.float32)
-    if proposal.q is not None:
-        rows = proposal.q[:count].cpu().numpy()
-        out[: len(rows)] = rows
-        return out
-    known: Iterable[int | None] = (*proposal.tokens, proposal.following)
-    for row, token in zip(out, known, strict=False):
-        if token is not None:
-            row[:] = 0.0
-            row[token] = 1.0
-    return out
-
-
-def _proposal_bytes(proposal: Proposal) -> int:
-    rows = 0 if proposal.q is None else proposal.q.numel() * proposal.q.element_size()
-    return 8 * len(proposal.tokens) + rows
+    tokens = [*sequence.tokens[sequence.cached : work.until], *tree.tokens]
+    wanted = 0 if work.window is None else len(tree.tokens) + 1
+    parents = () if tree.is_chain else tree.parents
+    return Segment(sequence.slot, sequence.cached, tokens, wanted, parents)

@@ -95,21 +95,29 @@ class SlotDecoder:
         """Cache the batch's keys and values; return float32 logits of its wanted rows."""
         return self._run(self._model, batch)
 
+    def forward_with_states(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """``forward``, and every row's last hidden state; see ``decoder.Decoder``."""
+        out = self._call(self._model, batch, output_hidden_states=True)
+        return out.logits[0].float(), out.hidden_states[-1][0]
+
     def partial(self, layers: Sequence[int]) -> Callable[[PackedBatch], Tensor]:
         """``forward`` through ``layers`` alone; see ``decoder.Decoder``."""
         model = _with_layers(self._model, layers, self.layers)
         return lambda batch: self._run(model, batch)
 
     def _run(self, model: Any, batch: PackedBatch) -> Tensor:  # noqa: ANN401 - untyped
-        out = model(
+        logits: Tensor = self._call(model, batch).logits[0].float()
+        return logits
+
+    def _call(self, model: Any, batch: PackedBatch, **wanted: Any) -> Any:  # noqa: ANN401 - untyped
+        return model(
             input_ids=batch.tokens.unsqueeze(0),
             position_ids=batch.positions.unsqueeze(0),
             use_cache=False,
             logits_to_keep=batch.rows,
             slot_context=_Context(self.cache, batch, self._groups),
+            **wanted,
         )
-        logits: Tensor = out.logits[0].float()
-        return logits
 
 
 def load_transformers(folder: Path, *, dtype: torch.dtype, device: str) -> Any:  # noqa: ANN401

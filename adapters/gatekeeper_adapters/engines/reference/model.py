@@ -194,13 +194,29 @@ class LlamaDecoder:
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Write the batch's keys and values to the cache; return float32 logits [R, head rows]."""
-        return self._run(batch, range(self.layers))
+        return self._logits(self._run(batch, range(self.layers))[batch.rows])
+
+    def forward_with_states(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """``forward``, and every row's last hidden state; see ``decoder.Decoder``."""
+        hidden = self._run(batch, range(self.layers))
+        return self._logits(hidden[batch.rows]), self._norm(hidden)
 
     def partial(self, layers: Sequence[int]) -> Callable[[PackedBatch], Tensor]:
         """``forward`` through ``layers`` alone; see ``decoder.Decoder``."""
-        return lambda batch: self._run(batch, layers)
+        return lambda batch: self._logits(self._run(batch, layers)[batch.rows])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 0:
+            return x.new_zeros(0, self.weights.config.head_rows, dtype=torch.float32)
+        logits: Tensor = self.weights.head(self._norm(x)).float()
+        return logits
+
+    def _norm(self, x: Tensor) -> Tensor:
+        c = self.weights.config
+        return rms_norm(x, (c.hidden,), self.weights.norm, c.eps)
 
     def _run(self, batch: PackedBatch, layers: Sequence[int]) -> Tensor:
+        """Hidden states [N, H] before the final norm; keys and values are cached."""
         w = self.weights
         c = w.config
         query_size, kv_size = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -220,10 +236,7 @@ class LlamaDecoder:
             x = x + layer.out(mixed)
             gate, up = layer.gate_up(rms_norm(x, size, layer.norm_mlp, c.eps)).chunk(2, dim=-1)
             x = x + layer.down(silu(gate) * up)
-        if batch.rows.numel() == 0:
-            return x.new_zeros(0, c.head_rows, dtype=torch.float32)
-        logits: Tensor = w.head(rms_norm(x[batch.rows], size, w.norm, c.eps)).float()
-        return logits
+        return x
 
 
 def rope_tables(

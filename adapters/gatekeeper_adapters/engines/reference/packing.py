@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from gatekeeper_adapters.engines.reference.tree import ancestry, depths
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -25,13 +27,16 @@ BLOCK = 16
 class Segment:
     """Consecutive tokens of one sequence: ``start`` is the position of the first one.
 
-    ``wanted`` counts the trailing rows whose logits are needed.
+    ``wanted`` counts the trailing rows whose logits are needed. The last ``len(parents)`` tokens are
+    a candidate tree below the token before them: each sees its own branch only and has the position
+    of its depth, while their cache rows follow one another.
     """
 
     slot: int
     start: int
     tokens: Sequence[int]
     wanted: int
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,14 +80,16 @@ def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
     for segment in segments:
         count = len(segment.tokens)
         end, context = first + count, segment.start + count
-        place.extend(range(segment.start, context))
+        top = context - len(segment.parents)
+        place.extend(range(segment.start, top))
+        place.extend(top + depth for depth in depths(segment.parents))
         base = segment.slot * cache.positions + segment.start
         flat.extend(range(base, base + count))
         rows.extend(range(end - segment.wanted, end))
         if cache.aligned:
             parts.extend(_aligned(segment, first))
         else:
-            parts.append(_Part(segment.slot, first, count, context))
+            parts.append(_Part(segment.slot, first, count, context, segment.parents))
         first = end
     runs = [[part] for part in parts] if cache.aligned else _runs(parts)
     tokens = list(chain.from_iterable(segment.tokens for segment in segments))
@@ -93,12 +100,13 @@ def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
 
 
 class _Part(NamedTuple):
-    """Rows of one sequence that attend together."""
+    """Rows of one sequence that attend together; the last ``len(parents)`` are a tree."""
 
     slot: int
     first: int
     rows: int
     context: int
+    parents: tuple[int, ...] = ()
 
 
 def _runs(parts: Sequence[_Part]) -> list[list[_Part]]:
@@ -120,7 +128,7 @@ def _runs(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _span(run: Sequence[_Part], device: str) -> Span:
-    slot, first, count, _ = run[0]
+    slot, first, count = run[0].slot, run[0].first, run[0].rows
     context = max(part.context for part in run)
     mask = None
     if count > 1 or len(run) > 1:
@@ -128,6 +136,10 @@ def _span(run: Sequence[_Part], device: str) -> Span:
         last = torch.tensor([part.context for part in run], device=device).view(-1, 1, 1)
         row = torch.arange(count, device=device).view(1, -1, 1)
         mask = torch.arange(context, device=device) <= last - count + row
+        for index, part in enumerate(run):
+            if part.parents:
+                n, end = len(part.parents), part.context
+                mask[index, count - n :, end - n : end] = ancestry(part.parents).to(device)
     return Span(slot, len(run), first, count, context, mask)
 
 
@@ -136,11 +148,15 @@ def _aligned(segment: Segment, first: int) -> Iterator[_Part]:
 
     Attention over several rows at once is not bitwise that of one row. So wanted rows, and what
     does not fill a block of positions [16k, 16k + 16), go one by one; the rest goes in such blocks.
+    A tree attends in one piece: its mask makes it another sum than ordinary decoding's in any case.
     """
-    place, stop = segment.start, segment.start + len(segment.tokens)
-    whole = stop - segment.wanted
+    end = segment.start + len(segment.tokens)
+    place, stop = segment.start, end - len(segment.parents)
+    whole = end - segment.wanted
     while place < stop:
         step = BLOCK if place % BLOCK == 0 and place + BLOCK <= whole else 1
         at = first + place - segment.start
         place += step
         yield _Part(segment.slot, at, step, place)
+    if segment.parents:
+        yield _Part(segment.slot, first + stop - segment.start, end - stop, end, segment.parents)

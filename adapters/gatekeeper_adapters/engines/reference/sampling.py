@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.decoding import SamplingSettings
 
-__all__ = ["adjust", "distribution", "draw", "is_plain", "one_hot", "processed"]
+__all__ = ["adjust", "distribution", "draw", "is_plain", "one_hot", "point_mass", "processed"]
 
 TOP_P_SHORTLIST = 1024
 """Largest probabilities looked at before top-p falls back to sorting the whole row."""
@@ -114,6 +114,13 @@ def one_hot(tokens: Tensor, vocab_size: int) -> Tensor:
     """Point masses float32 [n, V] at ``tokens`` [n]."""
     out = torch.zeros(tokens.shape[0], vocab_size, device=tokens.device)
     return out.scatter_(1, tokens.unsqueeze(1), 1.0)
+
+
+def point_mass(token: int, like: Tensor) -> Tensor:
+    """A row [V] like another, all of it on ``token``."""
+    out = torch.zeros_like(like)
+    out[token] = 1.0
+    return out
 
 
 def _penalises(settings: SamplingSettings) -> bool:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from gatekeeper_adapters.engines.reference.packing import BLOCK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Tokens
+
     from gatekeeper.core.decoding import DecodeRequest
+    from gatekeeper_adapters.engines.reference.rules import Grammar
 
 __all__ = ["Scheduler", "Sequence", "Work"]
 
@@ -29,6 +32,7 @@ class Sequence:
     cached: int = 0
     rounds: int = 0
     spent: list[float] = field(default_factory=lambda: [0.0] * 4)
+    grammar: Grammar | None = None
 
     @property
     def id(self) -> str:
@@ -39,6 +43,12 @@ class Sequence:
     def produced(self) -> int:
         """Tokens generated so far."""
         return len(self.tokens) - len(self.request.prompt)
+
+    def append(self, tokens: Tokens[int]) -> None:
+        """Commit tokens to the text."""
+        self.tokens.extend(tokens)
+        if self.grammar is not None:
+            self.grammar.commit(tokens)
 
     def room(self, max_context: int) -> int:
         """Tokens that may still be appended."""

@@ -1,9 +1,11 @@
-"""Exact verification of a draft window, one request at a time.
+"""Exact verification of candidate trees, one request at a time.
 
 Speculative sampling (Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318): accept the
 draft token d with probability min(1, p(d)/q(d)); at the first rejection draw from the residual
 (p − q)+ and stop; when all were accepted draw a bonus from p. The output then follows p whatever q
-is. Greedy decoding is the limit where p is the point mass on the arg max.
+is. Siblings drawn without replacement are judged one after the other (Jeon et al.,
+arXiv:2402.14160): a rejection replaces p by its normalised residual, and takes the token out of q.
+Greedy decoding is the limit where p is the point mass on the arg max.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatekeeper_adapters.engines.reference.sampling import draw
+from gatekeeper_adapters.engines.reference.sampling import draw, point_mass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from torch import Tensor
 
+    from gatekeeper_adapters.engines.reference.tree import CandidateTree
     from gatekeeper_adapters.engines.reference.uniforms import Uniforms
+
+    Target: TypeAlias = Callable[[int, Sequence[int]], Tensor]
+    Numbers: TypeAlias = Callable[[int, int], Uniforms]
 
 __all__ = [
     "ACCEPTED",
@@ -37,9 +44,9 @@ ACCEPTED, CORRECTION, BONUS = 0, 1, 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """``accepted`` draft tokens, then one ``token`` of ``kind`` correction or bonus."""
+    """The accepted candidates from the top down, then one ``token`` of ``kind`` correction or bonus."""
 
-    accepted: int
+    path: tuple[int, ...]
     token: int
     kind: int
 
@@ -67,36 +74,66 @@ EXACT = Verifier()
 
 
 def verify(
-    p: Tensor,
-    drafts: Sequence[int],
-    q: Tensor,
-    numbers: Sequence[Uniforms],
-    verifier: Verifier = EXACT,
+    target: Target, tree: CandidateTree, numbers: Numbers, verifier: Verifier = EXACT
 ) -> Verdict:
-    """Judge ``drafts`` [g] against the target.
+    """Judge ``tree`` against the target, from the top down.
 
-    ``p`` float32 [g + 1, V] the target's processed rows, ``q`` [>= g, V] the proposal's (one-hot for
-    deterministic candidates; a row g, where present, belongs to the bonus position), ``numbers`` one
-    per row of ``p``.
+    ``target(context, tokens)`` is the target's processed row float32 [V] after the accepted
+    ``tokens``, asked for once at each context reached. ``numbers(depth, rank)`` are the uniforms of a
+    position's child of that rank; rank 0 also draws the correction or bonus.
     """
-    count = len(drafts)
-    if count:
-        index = list(range(count))
-        target, proposed = p[index, drafts].tolist(), q[index, drafts].tolist()
-        for k in index:
-            if numbers[k].accept < verifier.accept(target[k], proposed[k]):
-                continue
-            weights = verifier.correction(p[k], q[k])
-            if not float(weights.sum()) > 0.0:  # p equals q up to rounding: nothing is left over
-                weights = p[k]
-            return Verdict(k, draw(weights, numbers[k].sample), CORRECTION)
-    weights = verifier.bonus(p[count], q[count] if q.shape[0] > count else None)
-    return Verdict(count, draw(weights, numbers[count].sample), BONUS)
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        context = path[-1] + 1 if path else 0
+        children = tree.children[context]
+        p, q = target(context, tokens), tree.row(context)
+        sample = numbers(len(path), 0).sample
+        if not children:
+            return Verdict(tuple(path), draw(verifier.bonus(p, q), sample), BONUS)
+        drawn = [tree.tokens[child] for child in children]
+        accepts = [numbers(len(path), rank).accept for rank in range(len(drawn))]
+        chosen, p = _judge(p, q, drawn, accepts, verifier)
+        if chosen is None:
+            return Verdict(tuple(path), draw(p, sample), CORRECTION)
+        path.append(children[chosen])
+        tokens.append(tree.tokens[children[chosen]])
 
 
-def verify_greedy(best: Sequence[int], drafts: Sequence[int]) -> Verdict:
-    """The greedy limit: accept while the draft equals the arg max ``best`` [g + 1]."""
-    for k, token in enumerate(drafts):
-        if token != best[k]:
-            return Verdict(k, best[k], CORRECTION)
-    return Verdict(len(drafts), best[len(drafts)], BONUS)
+def verify_greedy(best: Callable[[int, Sequence[int]], int], tree: CandidateTree) -> Verdict:
+    """The greedy limit: follow the arg max ``best(context, tokens)`` while a candidate equals it."""
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        context = path[-1] + 1 if path else 0
+        token, children = best(context, tokens), tree.children[context]
+        chosen = next((child for child in children if tree.tokens[child] == token), None)
+        if chosen is None:
+            return Verdict(tuple(path), token, CORRECTION if children else BONUS)
+        path.append(chosen)
+        tokens.append(token)
+
+
+def _judge(
+    p: Tensor, q: Tensor | None, drawn: Sequence[int], accepts: Sequence[float], verifier: Verifier
+) -> tuple[int | None, Tensor]:
+    """The rank of the accepted sibling; or None, and the weights of the correction."""
+    last = len(drawn) - 1
+    for rank, (token, u) in enumerate(zip(drawn, accepts, strict=True)):
+        proposed = point_mass(token, p) if q is None else q
+        if u < verifier.accept(float(p[token]), float(proposed[token])):
+            return rank, p
+        weights = verifier.correction(p, proposed)
+        total = weights.sum()
+        if float(total) > 0.0:  # else p equals q up to rounding: nothing is left over
+            p = weights if rank == last else weights / total
+        if q is not None and rank < last:
+            q = without(q, token)
+    return None, p
+
+
+def without(q: Tensor, token: int) -> Tensor:
+    """``q`` [V] after ``token`` was drawn: normalised over the others (zero where none is left)."""
+    rest = q.clone()
+    rest[token] = 0.0
+    return rest / rest.sum().clamp_(min=1e-30)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
-from gatekeeper_adapters.engines.reference.proposers.base import Proposal
-from gatekeeper_adapters.engines.reference.sampling import adjust, distribution, draw, is_plain
+from gatekeeper_adapters.engines.reference.rules import adjusted, is_plain_greedy, possible
+from gatekeeper_adapters.engines.reference.sampling import distribution, draw
+from gatekeeper_adapters.engines.reference.tree import CandidateTree
 from gatekeeper_adapters.engines.reference.uniforms import uniforms
 
 if TYPE_CHECKING:
@@ -72,13 +71,11 @@ class Chain:
         known = self.sequence.tokens
         return [*known[start:], *self.tokens[max(0, start - len(known)) :]]
 
-    def proposal(self) -> Proposal:
+    def proposal(self) -> CandidateTree:
         """What was drafted, with dense rows where it was drawn."""
-        tokens = tuple(self.tokens[: self.gamma])
-        if self.rows:
-            return Proposal(tokens, torch.stack(self.rows))
         extra = self.tokens[self.gamma :]
-        return Proposal(tokens, following=extra[0] if extra else None)
+        following = extra[0] if extra and not self.rows else None
+        return CandidateTree.chain(self.tokens[: self.gamma], self.rows, following)
 
 
 def draft_chains(
@@ -87,11 +84,11 @@ def draft_chains(
     *,
     spread: Callable[[Tensor], Tensor],
     drawing: Drawing,
-) -> list[Proposal]:
+) -> list[CandidateTree]:
     """Draft up to gamma tokens each; every forward serves all sequences still drafting.
 
     ``forward`` gives a row of draft logits for the next token of each chain, and that row's arg max
-    as the target's id; ``spread`` makes a row one [1, V] over the target's vocabulary.
+    as the target's id; ``spread`` makes a row one [V] over the target's vocabulary.
     """
     chains = [Chain.begin(sequence, gamma) for sequence, gamma in windows]
     live = chains
@@ -108,23 +105,15 @@ def _choose(
 ) -> None:
     """Append one token by the processors that the target's own rows go through."""
     sequence = chain.sequence
-    request, place = sequence.request, len(chain.tokens)
-    early = sequence.produced + place < request.min_tokens and bool(request.end_tokens)
-    if request.sampling.greedy and is_plain(request.sampling) and not early:
+    if is_plain_greedy(sequence):
         chain.tokens.append(top)
         return
-    adjusted = adjust(
-        spread(row),
-        request.sampling,
-        [*sequence.tokens, *chain.tokens],
-        banned=request.end_tokens,
-        banned_rows=int(early),
-    )
-    if not bool(torch.isfinite(adjusted.max())):  # nothing the draft knows is allowed here
+    logits = adjusted(spread(row), sequence, chain.tokens)
+    if not possible(logits):  # nothing the draft knows is allowed here
         chain.stuck = True
-    elif request.sampling.greedy:
-        chain.tokens.append(int(adjusted.argmax()))
+    elif sequence.request.sampling.greedy:
+        chain.tokens.append(int(logits.argmax()))
     else:
-        q = distribution(adjusted, request.sampling)[0]
-        chain.tokens.append(drawing.pick(q, chain.numbers[place]))
+        q = distribution(logits.unsqueeze(0), sequence.request.sampling)[0]
+        chain.tokens.append(drawing.pick(q, chain.numbers[len(chain.tokens)]))
         chain.rows.append(drawing.claim(q))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatekeeper_adapters.engines.reference.packing import Segment, pack
+from gatekeeper_adapters.engines.reference.proposers.base import Proposer
 from gatekeeper_adapters.engines.reference.proposers.chain import HONEST, Drawing, draft_chains
 
 if TYPE_CHECKING:
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gatekeeper_adapters.engines.reference.model import LlamaDecoder
-    from gatekeeper_adapters.engines.reference.proposers.base import Proposal
     from gatekeeper_adapters.engines.reference.proposers.chain import Chain
     from gatekeeper_adapters.engines.reference.scheduler import Sequence as Seq
+    from gatekeeper_adapters.engines.reference.tree import CandidateTree
 
 __all__ = ["DraftLmProposer"]
 
 
-class DraftLmProposer:
+class DraftLmProposer(Proposer):
     """Chain drafting with the draft model's own slot cache and, where trimmed, its token map.
 
     The draft's logits are spread over the target's vocabulary (ids outside the map can never be
@@ -57,7 +58,7 @@ class DraftLmProposer:
             self._cached[sequence.id] = until
         self._forward(segments)
 
-    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[Proposal]:
+    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[CandidateTree]:
         """Draft up to gamma tokens each; every forward serves all sequences still drafting."""
         return draft_chains(windows, self._extend, spread=self._spread, drawing=self._drawing)
 
@@ -88,9 +89,9 @@ class DraftLmProposer:
         return logits, best if self._ids is None else [self._ids[top] for top in best]
 
     def _spread(self, row: Tensor) -> Tensor:
-        """Draft logits as one row [1, V]; ids the draft cannot name get −inf."""
+        """Draft logits as one row [V]; ids the draft cannot name get −inf."""
         if self._map is None:
-            return row[: self._vocab].unsqueeze(0)
-        wide = row.new_full((1, self._vocab), float("-inf"))
-        wide[0, self._map] = row
+            return row[: self._vocab]
+        wide = row.new_full((self._vocab,), float("-inf"))
+        wide[self._map] = row
         return wide

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatekeeper_adapters.engines.reference.proposers.base import Proposal
+from gatekeeper_adapters.engines.reference.proposers.base import Proposer
+from gatekeeper_adapters.engines.reference.tree import NOTHING, CandidateTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +46,11 @@ class SuffixIndex:
         return None
 
 
-class NgramProposer:
-    """Look up the longest suffix of ``max_match`` down to ``min_match`` tokens."""
+class NgramProposer(Proposer):
+    """Look up the longest suffix of ``max_match`` down to ``min_match`` tokens.
+
+    Only committed tokens are ever indexed: nothing to roll back.
+    """
 
     name = "ngram"
 
@@ -58,10 +62,7 @@ class NgramProposer:
         """Start an index; the prompt is indexed at the first proposal."""
         self._indices[sequence.id] = SuffixIndex(*self._sizes)
 
-    def prefill(self, chunks: Sequence[tuple[Seq, int]]) -> None:
-        """Nothing to prepare."""
-
-    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[Proposal]:
+    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[CandidateTree]:
         """Copy what followed; an empty proposal where the suffix is new."""
         out = []
         for sequence, gamma in windows:
@@ -69,20 +70,13 @@ class NgramProposer:
             index.extend(sequence.tokens)
             place = index.find(sequence.tokens)
             if place is None:
-                out.append(Proposal())
+                out.append(NOTHING)
                 continue
             copied = sequence.tokens[place : place + gamma + 1]
             following = copied[gamma] if len(copied) > gamma else None
-            out.append(Proposal(tuple(copied[:gamma]), following=following))
+            out.append(CandidateTree.chain(copied[:gamma], following=following))
         return out
-
-    def settle(self, sequence: Seq, before: int, accepted: int) -> None:
-        """Only committed tokens are ever indexed: nothing to roll back."""
 
     def release(self, sequence: Seq) -> None:
         """Drop the index."""
         self._indices.pop(sequence.id, None)
-
-    def held(self) -> tuple[int, int]:
-        """No weights, no cache."""
-        return (0, 0)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatekeeper_adapters.engines.reference.packing import Segment, pack
-from gatekeeper_adapters.engines.reference.proposers.base import Proposal
+from gatekeeper_adapters.engines.reference.proposers.base import Proposer
 from gatekeeper_adapters.engines.reference.proposers.chain import HONEST, Drawing, draft_chains
+from gatekeeper_adapters.engines.reference.tree import NOTHING, CandidateTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["SelfSpeculationProposer"]
 
 
-class SelfSpeculationProposer:
+class SelfSpeculationProposer(Proposer):
     """Chain drafting with the layers ``kept`` of the target, then its own norm and head.
 
     A draft step costs the kept share of the layers and the whole head. Nothing is kept between
-    rounds: what the target has cached is the draft's context too.
+    rounds: what the target has cached is the draft's context too. A draft step's workspace, one row
+    of activations and logits for each sequence, is gone before verification needs the same for
+    gamma + 1 rows: the ledger's workspace covers it.
     """
 
     name = "self_speculation"
@@ -41,36 +44,16 @@ class SelfSpeculationProposer:
         self._run = decoder.partial(kept)
         self._drawing = drawing
 
-    def admit(self, sequence: Seq) -> None:
-        """The slot is the target's."""
-
-    def prefill(self, chunks: Sequence[tuple[Seq, int]]) -> None:
-        """The target caches the prompt for both."""
-
-    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[Proposal]:
+    def propose(self, windows: Sequence[tuple[Seq, int]]) -> list[CandidateTree]:
         """Draft up to gamma tokens each, all sequences together.
 
         The step that caches a prompt's end drafts nothing: the draft would have to run that piece
         too, and its first token comes without it.
         """
         ready = [each for each in windows if len(each[0].tokens) - each[0].cached == 1]
-        found = draft_chains(ready, self._extend, spread=_row, drawing=self._drawing)
+        found = draft_chains(ready, self._extend, spread=lambda row: row, drawing=self._drawing)
         by_slot = {seq.slot: one for (seq, _), one in zip(ready, found, strict=True)}
-        return [by_slot.get(sequence.slot, Proposal()) for sequence, _ in windows]
-
-    def settle(self, sequence: Seq, before: int, accepted: int) -> None:
-        """The target's own cached length says it all."""
-
-    def release(self, sequence: Seq) -> None:
-        """Nothing was kept."""
-
-    def held(self) -> tuple[int, int]:
-        """No weights, no cache.
-
-        A draft step's workspace, one row of activations and logits for each sequence, is gone before
-        verification needs the same for gamma + 1 rows: the ledger's workspace covers it.
-        """
-        return (0, 0)
+        return [by_slot.get(sequence.slot, NOTHING) for sequence, _ in windows]
 
     def _extend(self, chains: Sequence[Chain]) -> tuple[Tensor, list[int]]:
         segments = [
@@ -79,7 +62,3 @@ class SelfSpeculationProposer:
         ]
         logits = self._run(pack(segments, self._cache))
         return logits, logits.argmax(dim=-1).tolist()
-
-
-def _row(logits: Tensor) -> Tensor:
-    return logits.unsqueeze(0)
