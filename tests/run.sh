@@ -35,9 +35,7 @@ stage "types" "$bin/mypy"
 stage "import contracts" "$bin/lint-imports"
 stage "tests" "$bin/pytest" -q -n 2 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
-stage "PostgreSQL" "$bin/pytest" -q -m postgres
-stage "browser" "$bin/pytest" -q -m browser
-stage "crash" "$bin/pytest" -q -m crash
-stage "real model" "$bin/pytest" -q -m model
-stage "package" "$bin/pytest" -q -m package
+# By file: what a file shares, such as the package's fresh environment, is built once.
+stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 2 --dist loadfile -m "postgres or browser or crash or package"
+stage "real model" "$bin/pytest" -q -n 2 --dist loadfile -m model
 echo "== all stages passed"
