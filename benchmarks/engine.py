@@ -13,39 +13,38 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from assistant import assistant_model
+from cells import cells
+from cpu_time import Case, fastest, least_ms
 from gatekeeper_adapters.engines.reference import PROVIDER
 from gatekeeper_adapters.engines.reference.convert import prepare
 from gatekeeper_adapters.engines.reference.loader import Options, load_engine
 from gatekeeper_adapters.engines.reference.packing import Segment, pack
 from gatekeeper_adapters.engines.reference.sources import SMOLLM2
+from proposer_kinds import CACHE, artifacts
+from proposer_speed import open_several
 from transformers import AutoModelForCausalLM
 
+from gatekeeper import workloads
 from gatekeeper.core.decoding import GREEDY, DecodeRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-REPO = Path(__file__).parents[1]
 SLOTS, CONTEXT, GAMMA = 8, 512, 4
 CALL = '{{"name": "get_weather", "arguments": {{"city": "{}", "unit": "celsius"}}}}'
 CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Delhi", "Quito", "Hanoi", "Dakar")
 TARGETS = {
-    "float32": {"plain": 1.05, "ngram": 1.0, "batch": 3.0},
-    "bfloat16": {"plain": 1.3, "ngram": 1.0, "batch": 4.0},
+    "float32": {"plain": 1.05, "ngram": 1.0, "batch": 3.0, "assistant": 1.2, "best cell": 1.3},
+    "bfloat16": {"plain": 1.3, "ngram": 1.0, "batch": 4.0, "assistant": 1.2, "best cell": 1.3},
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """One thing timed: generated tokens of ``run`` per CPU second."""
-
-    name: str
-    run: Callable[[], int]
+DRAFTS = ("draft_lm", "eagle")
+DRAFT_GAMMA = 2
 
 
 def prompts(engine: Any) -> list[tuple[int, ...]]:  # noqa: ANN401 - the engine under test
@@ -60,10 +59,16 @@ def prompts(engine: Any) -> list[tuple[int, ...]]:  # noqa: ANN401 - the engine 
     return texts
 
 
-def decode(engine: Any, texts: Sequence[tuple[int, ...]], tokens: int, gamma: int) -> list[Any]:  # noqa: ANN401
+def decode(
+    engine: Any,  # noqa: ANN401 - the engine under test
+    texts: Sequence[tuple[int, ...]],
+    tokens: int,
+    gamma: int,
+    proposer: str | None = None,
+) -> list[Any]:
     """Run to the end; the rounds. End tokens are ignored so that lengths are equal everywhere."""
     for i, prompt in enumerate(texts):
-        engine.submit(DecodeRequest(str(i), prompt, tokens, gamma=gamma))
+        engine.submit(DecodeRequest(str(i), prompt, tokens, gamma=gamma, proposer=proposer))
     rounds: list[Any] = []
     left = len(texts)
     while left:
@@ -106,28 +111,6 @@ def generate(model: Any, texts: Sequence[tuple[int, ...]], tokens: int, **extra:
             **extra,
         )
     return tokens * len(texts)
-
-
-def fastest(cases: Sequence[Case], repeats: int) -> dict[str, float]:
-    """Best tokens per CPU second of each case, cases interleaved."""
-    best: dict[str, float] = {}
-    for _ in range(repeats):
-        for case in cases:
-            start = time.process_time()
-            count = case.run()
-            rate = count / (time.process_time() - start)
-            best[case.name] = max(best.get(case.name, 0.0), rate)
-    return best
-
-
-def least_ms(run: Callable[[], object], repeats: int = 8) -> float:
-    """Fastest run in milliseconds of CPU time."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return min(times) * 1e3
 
 
 def steps(engine: Any) -> dict[str, float]:  # noqa: ANN401 - the engine under test
@@ -209,6 +192,8 @@ def measure(folder: Path, dtype: str, tokens: int, repeats: int) -> dict[str, An
     forwards = steps(engine)
     scored = texts[0] * 2
     score_ms = least_ms(lambda: engine.score(scored[:100], scored[100:180], GREEDY), 3)
+    drafts = drafted(folder, model, dtype, tokens, repeats)
+    ends = cells(dtype, tokens, repeats)
     return {
         "identity_rule": engine.info.identity_rule,
         "processor": engine.info.details["processor"],
@@ -227,6 +212,54 @@ def measure(folder: Path, dtype: str, tokens: int, repeats: int) -> dict[str, An
             "ngram": rates["own look-up"] / rates["generate() look-up"],
             "batch": decoding["batch 8"] / decoding["batch 1"],
             "batch, prompts included": rates["own plain, batch 8"] / rates["own plain"],
+            **drafts["ratios"],
+            "best cell": max(ends.values()),
+        },
+        "drafts": drafts,
+        "end_to_end": ends,
+    }
+
+
+def drafted(folder: Path, model: Any, dtype: str, tokens: int, repeats: int) -> dict[str, Any]:  # noqa: ANN401
+    """Our drafts beside transformers' assistant-model generation with the same draft and prompts."""
+    engine = open_several(DRAFTS, dtype, prefixes=0)
+    source = artifacts(["draft_lm"], dtype=dtype)["draft_lm"]["proposer"]["source"]
+    draft = prepare(source, CACHE, print)
+    # a constant window as here, and what the library itself would choose: the faster one counts
+    assistants = {
+        f"generate() assistant, {name}": assistant_model(
+            draft, folder, dtype=getattr(torch, dtype), window=window
+        )
+        for name, window in ((f"gamma {DRAFT_GAMMA}", DRAFT_GAMMA), ("default", None))
+    }
+    texts = [workloads.tokenised(name, engine.tokenize)[0].tokens for name in ("code", "prose")]
+    counts: dict[str, list[int]] = {}
+
+    def own(kind: str | None) -> int:
+        gamma = DRAFT_GAMMA if kind else 0
+        rounds = [r for text in texts for r in decode(engine, [text], tokens, gamma, kind)]
+        if kind:
+            counts[kind] = [sum(r.accepted for r in rounds), sum(r.drafted for r in rounds)]
+        return sum(entry.committed for entry in rounds)
+
+    cases = [
+        Case("own plain, same texts", lambda: own(None)),
+        *(Case(f"own {kind}", partial(own, kind)) for kind in DRAFTS),
+        *(
+            Case(name, partial(generate, model, texts, tokens, assistant_model=assistant))
+            for name, assistant in assistants.items()
+        ),
+    ]
+    with torch.inference_mode():
+        rates = fastest(cases, repeats)
+    engine.close()
+    peer = max(rates[name] for name in assistants)
+    return {
+        "tokens_per_cpu_s": rates,
+        "acceptance": {kind: done / tried for kind, (done, tried) in counts.items()},
+        "ratios": {
+            "assistant": rates["own draft_lm"] / peer,
+            "eagle over assistant": rates["own eagle"] / peer,
         },
     }
 
@@ -250,7 +283,12 @@ def show(dtype: str, found: dict[str, Any]) -> None:
         ratio = found["ratios"][name]
         state = "met" if ratio >= target else "MISSED"
         print(f"  {name:8s} {ratio:5.2f} × (target {target:.2f} ×) {state}")
-    print(f"  batch, prompts included {found['ratios']['batch, prompts included']:.2f} ×")
+    for name in ("batch, prompts included", "eagle over assistant"):
+        print(f"  {name} {found['ratios'][name]:.2f} ×")
+    for name, rate in found["drafts"]["tokens_per_cpu_s"].items():
+        print(f"  {name:30s} {rate:7.1f} tokens/s of CPU time")
+    for name, ratio in found["end_to_end"].items():
+        print(f"  end to end, {name:40s} {ratio:5.2f} × ordinary decoding")
     if dtype == "bfloat16" and found["processor"] in {"DEFAULT", "AVX2"}:
         print(
             "  this processor has no bf16 arithmetic: products are float32, from half-precision storage"
@@ -263,11 +301,10 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--cache", type=Path, default=REPO / ".cache")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    folder = prepare(SMOLLM2, chosen.cache, print)
+    folder = prepare(SMOLLM2, CACHE, print)
     found = {}
     for dtype in chosen.dtype:
         found[dtype] = measure(folder, dtype, chosen.tokens, chosen.repeats)

@@ -2,119 +2,103 @@
 
 A stage is a list of parts; a finished part is kept under ``.cache/verify`` and not run again for the
 same commit and engine, so an interrupted stage goes on where it stopped. Figures go to
-``docs/evidence/STAGE.json`` with the commit hash.
+``docs/evidence/STAGE.json`` with the commit hash. Parts that are not timed run two at a time, each a
+process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 
-import yaml
+import proposer_page
+import proposer_speed
+import proposers
+from gate_part import Budget, equivalence, exact, open_engine
+from proposer_kinds import ROOT, artifacts
 
-from gatekeeper import plugins
-from gatekeeper.cli.demo.setup import documents, load_setup
+from gatekeeper import workloads
 from gatekeeper.core.decoding import SamplingSettings
-from gatekeeper.core.policy_schema import Policy
-from gatekeeper.core.verdicts import Outcome, to_json
-from gatekeeper.worker.progress import Progress, Tracker
-from gatekeeper.worker.run import ClaimedRun
-from gatekeeper.worker.runner import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-CACHE = Path(os.environ.get("GATEKEEPER_TEST_CACHE") or ROOT / ".cache")
+    Part = Callable[[], dict[str, Any]]
+
 DONE = ROOT / ".cache" / "verify"
 
-GREEDY = SamplingSettings()
 PLAIN = SamplingSettings(temperature=1.0)
 FILTERED = SamplingSettings(temperature=0.7, top_k=20, top_p=0.9)
 
 
-def equivalence_parts() -> dict[str, Callable[[], dict[str, Any]]]:
+@dataclass(frozen=True)
+class Stage:
+    """``parts`` by name, so many at a time; ``summary`` of the finished ones; pages to write anew."""
+
+    parts: Callable[[], dict[str, Part]]
+    jobs: int = 1
+    summary: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None
+    page: Callable[[Path], Path] | None = None
+
+
+def equivalence_parts() -> dict[str, Part]:
     """51 prompts × 64 greedy tokens, then 20,000 sampled tokens for each of two settings.
 
     The cut draft has a dense q and is nearly always rejected, so every round draws from a
     residual; look-up proposes point masses.
     """
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        f"greedy-{name}": partial(_equivalence, "ngram", name, PLAIN, prompts=17, sampled=200)
+    parts: dict[str, Part] = {
+        f"greedy-{name}": partial(_gate, "ngram", name, PLAIN, prompts=17, sampled=200)
         for name in ("tool_calls", "prose", "code")
     }
-    parts["sampled-T1-cut"] = partial(
-        _equivalence, "cut", "prose", PLAIN, prompts=2, sampled=20_000
-    )
+    parts["sampled-T1-cut"] = partial(_gate, "cut", "prose", PLAIN, prompts=2, sampled=20_000)
     parts["sampled-T.7-p.9-k20-ngram"] = partial(
-        _equivalence, "ngram", "code", FILTERED, prompts=2, sampled=20_000
+        _gate, "ngram", "code", FILTERED, prompts=2, sampled=20_000
     )
     return parts
 
 
-def engine_parts() -> dict[str, Callable[[], dict[str, Any]]]:
+def engine_parts() -> dict[str, Part]:
     """The engine beside its peers, one run (benchmarks/engine.py)."""
     return {"engine": _engine_benchmark}
 
 
-STAGES = {"equivalence": equivalence_parts, "engine": engine_parts}
+STAGES = {
+    "equivalence": Stage(equivalence_parts),
+    "engine": Stage(engine_parts),
+    "proposers": Stage(proposers.parts, jobs=2, page=proposer_page.write),
+    "proposer-speed": Stage(
+        proposer_speed.parts, summary=proposer_speed.summary, page=proposer_page.write
+    ),
+}
 
 
-def _equivalence(
+def _gate(
     name: str, slice_name: str, setting: SamplingSettings, *, prompts: int, sampled: int
 ) -> dict[str, Any]:
-    document = yaml.safe_load((ROOT / "policies" / "production.yaml").read_text())
-    document["equivalence"] |= {"max_batch": 8, "tokens_per_request": 64}
-    document["equivalence"]["greedy"]["prompts"] = prompts
-    document["equivalence"]["sampled"] |= {"min_tokens": sampled, "max_tokens": sampled}
+    """The gate on one proposer over all prompts of a slice."""
+    artifact = artifacts([name])[name]
     # 20,000 tokens hold 9,400 for a window of .02; bonus tokens are a few in a hundred here.
-    document["equivalence"]["tolerance"] |= {"window": 0.02, "bonus": 0.1}
-    policy = Policy.from_dict(document)
-    provider = plugins.load("gatekeeper.engines", "reference")
-    setup = load_setup()
-    setup = {**setup, "artifacts": {name: setup["artifacts"][name]}}
-    artifact = documents(setup, provider, provider, CACHE, note=_say)[name]
-    run = ClaimedRun(
-        id="verify",
-        gate="equivalence",
-        route=slice_name,
-        slice=slice_name,
-        artifact_digest="",
-        artifact=artifact,
-        policy=policy,
-        parameters={},
-        attempt=1,
-        fence=0,
-        cancel_requested=False,
-        sampling=(setting,),
-        slo=None,
-    )
-    engine = provider.open(artifact, cache=CACHE, max_batch=8, device="cpu")
+    budget = Budget(prompts=prompts, sampled=sampled, window=0.02, bonus=0.1)
+    everything = {slice_name: len(workloads.prompts(slice_name))}
+    engine = open_engine(artifact)
     try:
-        measured = measure(
-            run, engine, Tracker(time.monotonic, _progress), lambda: False, time.monotonic
-        )
-        info = dataclasses.asdict(engine.info)
+        figures = equivalence(engine, artifact, [setting], budget, slices=everything)
     finally:
         engine.close()
-    return {
-        "slice": slice_name,
-        "setting": setting.label,
-        "result": to_json(measured.result),
-        "acceptance": list(measured.acceptance),
-        "engine": info,
-    }
+    return {**figures, "holds": exact(figures)}
 
 
 def _engine_benchmark() -> dict[str, Any]:
@@ -126,17 +110,15 @@ def _engine_benchmark() -> dict[str, Any]:
     return figures
 
 
-def _say(line: str) -> None:
-    print(f"  {line}", flush=True)
-
-
-def _progress(progress: Progress) -> None:
-    _say(str(progress))
-
-
 def _commit() -> str:
+    """The commit, marked where files differ from it; the evidence itself, written here, may."""
+    changed = _git("status", "--porcelain", "--", ".", ":(exclude)docs/evidence")
+    return _git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+
+
+def _git(*words: str) -> str:
     done = subprocess.run(  # noqa: S603 - a fixed command
-        ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty"],  # noqa: S607 - git from the PATH
+        ["git", "-C", str(ROOT), *words],  # noqa: S607 - git from the PATH
         capture_output=True,
         text=True,
         check=True,
@@ -144,53 +126,63 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
+def _run(stage: str, name: str, kept: Path, *, alone: bool) -> None:
+    """Run a part, here or in a process of its own, and keep its figures."""
+    if kept.exists():
+        print(f"{stage} {name}: kept from before", flush=True)
+        return
+    print(f"{stage} {name}: running", flush=True)
+    if not alone:
+        command = [sys.executable, __file__, stage, "--part", name]
+        subprocess.run(command, check=True)  # noqa: S603 - this very file
+        return
+    start = time.monotonic()
+    answer = {**STAGES[stage].parts()[name](), "seconds": round(time.monotonic() - start, 1)}
+    half = kept.with_suffix(".part")
+    half.write_text(json.dumps(answer, indent=1))
+    half.rename(kept)
+
+
 def _write(stage: str, commit: str, figures: Mapping[str, Any], missing: list[str]) -> None:
     """Write what is known so far; ``missing`` names the parts that have not run yet."""
-    for part in figures.values():
-        part.get("result", {}).pop("claims", None)  # each has its table in a real run's evidence
     evidence = ROOT / "docs" / "evidence" / f"{stage}.json"
     evidence.parent.mkdir(exist_ok=True)
     machine = platform.processor() or platform.machine()
-    document = {"commit": commit, "machine": machine, "missing": missing, "parts": figures}
-    evidence.write_text(json.dumps(document, indent=1) + "\n")
+    document = {"commit": commit, "machine": machine, "missing": missing}
+    chosen = STAGES[stage]
+    if chosen.summary is not None:
+        document["summary"] = chosen.summary(list(figures.values()))
+    evidence.write_text(json.dumps({**document, "parts": dict(figures)}, indent=1) + "\n")
     print(f"written: {evidence.relative_to(ROOT)}")
+    if chosen.page is not None:
+        print(f"written: {chosen.page(evidence.parent).relative_to(ROOT)}")
 
 
 def main() -> int:
-    """Run a stage; exit 0 when no part failed its gate."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run a stage; exit 0 when every part holds what it promises."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stage", choices=sorted(STAGES))
-    stage = parser.parse_args().stage
-    commit = _commit()
-    folder = DONE / stage / commit
+    parser.add_argument("--part", help="this one only, and keep its figures")
+    chosen = parser.parse_args()
+    stage, commit = STAGES[chosen.stage], _commit()
+    folder = DONE / chosen.stage / commit
     folder.mkdir(parents=True, exist_ok=True)
-    parts = STAGES[stage]()
-    figures: dict[str, Any] = {}
-    for name, part in parts.items():
-        kept = folder / f"{name}.json"
-        if kept.exists():
-            print(f"{stage} {name}: kept from before")
-        else:
-            print(f"{stage} {name}: running", flush=True)
-            start = time.monotonic()
-            answer = {**part(), "seconds": round(time.monotonic() - start, 1)}
-            half = kept.with_suffix(".part")
-            half.write_text(json.dumps(answer, indent=1))
-            half.rename(kept)
-        figures[name] = json.loads(kept.read_text())
-        _write(stage, commit, figures, missing=[other for other in parts if other not in figures])
-    failed = [name for name, f in figures.items() if not _holds(f)]
+    names = list(stage.parts())
+    kept = {name: folder / f"{name}.json" for name in names}
+    if chosen.part is not None:
+        _run(chosen.stage, chosen.part, kept[chosen.part], alone=True)
+        return 0
+    one = partial(_run, chosen.stage, alone=stage.jobs == 1)
+    with ThreadPoolExecutor(stage.jobs) as pool:
+        apply = map if stage.jobs == 1 else pool.map
+        for _ in apply(one, names, kept.values()):
+            figures = {name: json.loads(p.read_text()) for name, p in kept.items() if p.exists()}
+            missing = [name for name in names if name not in figures]
+            _write(chosen.stage, commit, figures, missing)
+    failed = [name for name, found in figures.items() if not found.get("holds", True)]
     for name in failed:
         print(f"does not hold: {name}")
     return 1 if failed else 0
-
-
-def _holds(figures: Mapping[str, Any]) -> bool:
-    """Whether the gate's exact parts, greedy identity and the strict e-process, both passed."""
-    if "result" not in figures:
-        return True
-    parts = {p["name"]: p["outcome"] for p in figures["result"]["parts"]}
-    return {parts["greedy identity"], parts["strict e-process"]} == {Outcome.PASS}
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class Emission:
 class Finished:
     """A request that ended: ``reason`` is ``stop``, ``length``, ``context`` or ``cancelled``.
 
+    Or ``constraint``: its constraint grew too complex to follow, and the answer is not whole.
     ``stop`` is the stop text that ended it, None where an end token or a limit did.
     """
 

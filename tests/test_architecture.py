@@ -29,6 +29,10 @@ def modules_after(statement: str) -> set[str]:
         ),
         ("import gatekeeper.api.app", {"torch", "transformers", "gatekeeper_adapters"}),
         ("import gatekeeper.worker.runner", {"torch", "sqlalchemy", "fastapi"}),
+        (
+            "import gatekeeper_adapters.engines.reference.server.command",
+            {"torch", "transformers", "starlette", "uvicorn", "pandas"},
+        ),
     ],
 )
 def test_an_import_loads_only_what_it_needs(statement: str, forbidden: set[str]) -> None:

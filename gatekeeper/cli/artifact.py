@@ -12,7 +12,7 @@ from gatekeeper.cli.show import as_json_option, print_document, print_table, rea
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["artifact"]
+__all__ = ["artifact", "with_digests"]
 
 _MODEL_FIELDS = (
     *("source", "revision", "files", "tokenizer"),
@@ -38,7 +38,7 @@ def register(file: Path, alias: str | None, *, as_json: bool) -> None:
     """
     from gatekeeper.cli.http import client, segment
 
-    document = _with_digests(read_document(file))
+    document = with_digests(read_document(file))
     with client() as http:
         stored = http.post("/v1/artifacts", json=document).json()
         if alias is not None:
@@ -49,8 +49,12 @@ def register(file: Path, alias: str | None, *, as_json: bool) -> None:
         click.echo(stored["digest"])
 
 
-def _with_digests(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what the engine's manifest knows, for sides that give no files."""
+def with_digests(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what the engine's manifest knows, for sides that give no files.
+
+    Raises:
+        InputError: the document does not name its engine.
+    """
     complete = dict(document)
     for side, names in (("target", _MODEL_FIELDS), ("proposer", _PROPOSER_FIELDS)):
         section = complete.get(side)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from gatekeeper.cli.listening import listening, url_of
 from gatekeeper.cli.show import as_json_option, home_option, print_document
-from gatekeeper.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,14 +52,14 @@ def serve(
     configure_logging(json=as_json, level=logging.INFO)
     with ExitStack() as stack:
         # Before anything is written: a busy port must leave no half-made home behind.
-        listener = stack.enter_context(_listener(settings))
+        listener = stack.enter_context(listening(settings.host, settings.port))
         settings.prepare()
         db = open_database(settings.database_url)
         stack.callback(db.close)
         stack.enter_context(sole_server(db))
         migrations = data_dir("migrations")
         prepare(db, migrations=migrations, policies=data_dir("policies"))
-        url = _url(listener)
+        url = url_of(listener)
         launcher = stack.enter_context(_executor(settings, db, url))
         services = Services(
             db,
@@ -75,29 +74,6 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
         uvicorn.Server(config).run(sockets=[listener])
-
-
-@contextmanager
-def _listener(settings: Settings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-            listener.listen()  # now, so that a second server fails here and not later
-        except OSError as error:
-            raise Unavailable(
-                f"cannot be listened on at {settings.host} ({(error.strerror or str(error)).lower()})",
-                field="port",
-                value=settings.port,
-                remedy="stop whoever uses it, or choose another with --port (0 takes a free one)",
-            ) from error
-        yield listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @contextmanager

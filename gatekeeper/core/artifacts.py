@@ -58,7 +58,7 @@ class Target:
 @dataclass(frozen=True)
 class Proposer:
     """What drafts. A look-up (``ngram``) and the target's own layers (``self_speculation``) have
-    parameters only; a model also source and files.
+    parameters, a look-up perhaps a corpus as source and file; a model also source and files.
     """  # noqa: D205 - one sentence
 
     kind: str
@@ -72,10 +72,15 @@ class Proposer:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How drafts are accepted, and whether the result is declared ``exact`` or ``approximate``."""
+    """How drafts are accepted, and whether the result is declared ``exact`` or ``approximate``.
+
+    ``deviation`` is what an approximate artifact admits: the largest mean deviation of any feature
+    that the equivalence gate watches. None claims no more than the policy's tolerance.
+    """
 
     method: str
     contract: str
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)

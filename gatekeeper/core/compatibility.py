@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatekeeper.core import kept_layers
-from gatekeeper.core.documents import refuse_unknown
+from gatekeeper.core.proposer_parameters import PROPOSERS, declared_depth, refuse_parameters
 from gatekeeper.core.running_pair import UNDISCLOSED, refuse_half_disclosed
 from gatekeeper.errors import Incompatible, InputError
 
@@ -14,19 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["EXACT_METHODS", "LOSSY_METHODS", "PROPOSERS", "refuse_incompatible"]
 
-PROPOSERS = {
-    "ngram": ("max_match", "min_match"),
-    "draft_lm": (),
-    "medusa": ("heads", "tree"),
-    "eagle": ("layers", "tree"),
-    "eagle2": ("layers", "depth", "top_k", "nodes"),
-    "self_speculation": kept_layers.PARAMETERS,
-    UNDISCLOSED: ("model",),
-}
-"""Kinds of proposer and the parameters that each reads."""
-
 SEPARATE = ("draft_lm", "medusa", "eagle", "eagle2")
 """Kinds that bring weights of their own."""
+
+WITHOUT_MODEL = {
+    "ngram": "a look-up",
+    "self_speculation": "self-speculation: the target's own weights draft",
+}
+"""Kinds that bring none, and why."""
 
 CONTRACTS = ("exact", "approximate")
 EXACT_METHODS = ("standard",)
@@ -45,12 +39,13 @@ def refuse_incompatible(artifact: Artifact) -> None:
     """Refuse what can be known to be wrong before anything runs.
 
     Raises:
-        Incompatible: vocabularies, head, map or contract do not fit.
+        Incompatible: vocabularies, head, map, window or contract do not fit.
         UnknownKey: a parameter that this kind of proposer does not read.
         InputError: an unknown kind, method or contract, or a parameter out of range.
     """
     _refuse_contract(artifact)
     _refuse_proposer(artifact)
+    _refuse_window(artifact)
     refuse_half_disclosed(artifact)
     if artifact.proposer.kind in SEPARATE:
         _refuse_vocabulary(artifact)
@@ -72,6 +67,21 @@ def _refuse_contract(artifact: Artifact) -> None:
             value=method,
             remedy="declare the contract approximate, or use method standard",
         )
+    deviation = artifact.acceptance.deviation
+    if deviation is not None and contract == "exact":
+        raise Incompatible(
+            "cannot be admitted by an exact contract",
+            field="acceptance.deviation",
+            value=deviation,
+            remedy="leave it out, or declare the contract approximate",
+        )
+    if deviation is not None and not 0 < deviation < 1:
+        raise InputError(
+            "is no mean deviation of an event",
+            field="acceptance.deviation",
+            value=deviation,
+            remedy="use a value in (0, 1)",
+        )
     hidden = method == UNDISCLOSED and artifact.proposer.kind == UNDISCLOSED
     if method not in {*EXACT_METHODS, *LOSSY_METHODS} and not hidden:
         raise InputError(
@@ -91,14 +101,12 @@ def _refuse_proposer(artifact: Artifact) -> None:
             value=proposer.kind,
             remedy=f"use {', '.join(PROPOSERS)}",
         )
-    refuse_unknown(proposer.parameters, PROPOSERS[proposer.kind], field="proposer.parameters")
+    if proposer.kind in WITHOUT_MODEL:
+        _refuse_model(proposer, WITHOUT_MODEL[proposer.kind])
     if proposer.kind == "ngram":
-        _refuse_model(proposer, "a look-up in the prompt")
-        _refuse_ngram(proposer)
-    elif proposer.kind == "self_speculation":
-        _refuse_model(proposer, "self-speculation: the target's own weights draft")
-        kept_layers.refuse_parameters(proposer.parameters)
-    elif proposer.kind in SEPARATE and not (proposer.source and proposer.files):
+        _refuse_corpus(proposer)
+    refuse_parameters(proposer.kind, proposer.parameters)
+    if proposer.kind in SEPARATE and not (proposer.source and proposer.files):
         raise InputError(
             f"is needed: a {proposer.kind} proposer has weights",
             field="proposer.source" if not proposer.source else "proposer.files",
@@ -107,8 +115,24 @@ def _refuse_proposer(artifact: Artifact) -> None:
         )
 
 
+def _refuse_window(artifact: Artifact) -> None:
+    """Refuse windows that the proposer's tree can never fill."""
+    depth = declared_depth(artifact.proposer.kind, artifact.proposer.parameters)
+    scheduled = (gamma for _, _, gamma in artifact.gamma_schedule or ())
+    longest = max(artifact.gamma or 0, *scheduled, 0)
+    if depth is not None and longest > depth:
+        raise Incompatible(
+            f"is longer than the proposer's tree is deep ({depth})",
+            field="gamma",
+            value=longest,
+            remedy=f"use at most {depth}, or a deeper tree",
+        )
+
+
 def _refuse_model(proposer: Proposer, kind: str) -> None:
-    for name in ("source", "files", "tokenizer", "vocab_size", "token_map"):
+    model = ("tokenizer", "vocab_size", "token_map")
+    # a look-up may name a corpus
+    for name in model if proposer.kind == "ngram" else ("source", "files", *model):
         if getattr(proposer, name):
             raise InputError(
                 f"has no meaning for {kind}",
@@ -118,16 +142,22 @@ def _refuse_model(proposer: Proposer, kind: str) -> None:
             )
 
 
-def _refuse_ngram(proposer: Proposer) -> None:
-    longest = proposer.parameters.get("max_match", 1)
-    shortest = proposer.parameters.get("min_match", 1)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (longest, shortest))
-    if not whole or not 1 <= shortest <= longest:
+def _refuse_corpus(proposer: Proposer) -> None:
+    """A corpus is one local file; without one nothing is said about matches in it."""
+    source, files = proposer.source, proposer.files or {}
+    if source is None and (files or "corpus_min_match" in proposer.parameters):
         raise InputError(
-            "is not a match length",
-            field="proposer.parameters",
-            value=dict(proposer.parameters),
-            remedy="use whole numbers with 1 <= min_match <= max_match",
+            "has no meaning without a corpus",
+            field="proposer.files" if files else "proposer.parameters.corpus_min_match",
+            value=sorted(files) or proposer.parameters.get("corpus_min_match"),
+            remedy="name the corpus in proposer.source, or leave it out",
+        )
+    if source is not None and not (source.startswith("file:") and len(files) == 1):
+        raise InputError(
+            "is not a corpus: one local file with its sha256",
+            field="proposer.source",
+            value=source,
+            remedy="use file:PATH, and in proposer.files the file's name and sha256",
         )
 
 

@@ -3,7 +3,7 @@
 ``plan`` → run its trials, adding each to an ``Accumulator`` → ``evaluate`` its tables. Greedy
 identity, the strict e-process and the declared tolerance are mandatory parts; the worst counts.
 An approximate artifact is never called exact: its strict parts inform only, its deviation must stay
-inside the tolerance, and the outcome gate decides.
+inside what it admits, or the tolerance where it admits nothing, and the outcome gate decides.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gatekeeper.gates.equivalence_plan import (
     SPECULATIVE,
     Plan,
     Trial,
+    admitting,
     evidence_of,
     plan,
 )
@@ -64,6 +65,7 @@ class _Context:
     contract: str
     greedy_prompts: int
     settings: tuple[str, ...]
+    deviation: float | None
 
     @classmethod
     def read(cls, table: pd.DataFrame) -> _Context:
@@ -77,6 +79,7 @@ class _Context:
                 contract=named["contract"][0],
                 greedy_prompts=int(named["greedy_prompts"][0]),
                 settings=tuple(named.get("setting", ())),
+                deviation=float(named["deviation"][0]) if "deviation" in named else None,
             )
         except KeyError as error:
             raise EvidenceError(
@@ -102,6 +105,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
         EvidenceError: a table does not hold what it must.
     """
     context = _Context.read(tables["context"])
+    budget = admitting(budget, context.deviation)
     exact = context.contract == "exact"
     identity = _greedy(budget, context, tables["greedy"], mandatory=exact)
     strict = _strict(budget, context, tables, mandatory=exact)
@@ -116,6 +120,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
         parts=tuple(j.part for j in judged),
         summary={
             "contract": context.contract,
+            "admitted_deviation": context.deviation,
             "identity_rule": context.rule,
             "gamma": context.gamma,
             "settings": list(context.settings),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +21,21 @@ if TYPE_CHECKING:
     from gatekeeper.core.policy_schema import EquivalenceBudget, Policy
     from gatekeeper.protocols import Emission, Scored
 
-__all__ = ["ORDINARY", "SAMPLED", "SPECULATIVE", "Plan", "Trial", "evidence_of", "plan"]
+__all__ = [
+    "ORDINARY",
+    "SAMPLED",
+    "SPECULATIVE",
+    "Plan",
+    "Trial",
+    "admitting",
+    "evidence_of",
+    "plan",
+]
 
 ORDINARY, SPECULATIVE, SAMPLED = "ordinary", "speculative", "sampled"
 
-_FIXED_WINDOWS = frozenset({"ngram", "draft_lm", "self_speculation"})
-"""Proposers whose window length never depends on a drawn draft token."""
+_FIXED_WINDOWS = frozenset({"ngram", "draft_lm", "self_speculation", "medusa", "eagle", "eagle2"})
+"""Proposers whose windows end by what was accepted, never by a drawn token still to be judged."""
 
 _REFERENCE_ACCEPTANCE = 0.76
 _LARGEST_VARIANCE = 0.25
@@ -61,7 +70,8 @@ class Trial:
 class Plan:
     """Ordered trials with what they may cost and show.
 
-    ``estimate`` is JSON-able. Submit in order, up to ``budget.max_batch`` at a time.
+    ``estimate`` is JSON-able. Submit in order, up to ``budget.max_batch`` at a time. ``deviation`` is
+    what an approximate artifact admits; the budget's tolerance is that already.
     """
 
     budget: EquivalenceBudget
@@ -74,6 +84,14 @@ class Plan:
     kind_is_past: bool
     end_tokens: tuple[int, ...]
     seed: int
+    deviation: float | None = None
+
+
+def admitting(budget: EquivalenceBudget, deviation: float | None) -> EquivalenceBudget:
+    """The budget with an admitted deviation in place of its tolerance, in window and bonus alike."""
+    if deviation is None:
+        return budget
+    return replace(budget, tolerance=replace(budget.tolerance, window=deviation, bonus=deviation))
 
 
 def plan(
@@ -96,7 +114,10 @@ def plan(
     Raises:
         InputError: there is no prompt, or the artifact has no window.
     """
-    budget = policy.equivalence
+    acceptance = artifact.get("acceptance", {})
+    contract = str(acceptance.get("contract", "exact"))
+    deviation = acceptance.get("deviation") if contract == "approximate" else None
+    budget = admitting(policy.equivalence, deviation)
     gamma = int(artifact["gamma"])
     if not prompts:
         raise InputError("is empty", field="prompts", remedy="give at least one prompt")
@@ -123,11 +144,12 @@ def plan(
         estimate=_estimate(budget, len(chosen), settings, gammas, rates),
         settings=settings,
         gamma=gamma,
-        contract=str(artifact.get("acceptance", {}).get("contract", "exact")),
+        contract=contract,
         greedy_prompts=len(chosen),
         kind_is_past=artifact.get("proposer", {}).get("kind") in _FIXED_WINDOWS,
         end_tokens=tuple(end_tokens),
         seed=seed,
+        deviation=deviation,
     )
 
 

@@ -213,6 +213,7 @@ class Accumulator:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Evidence so far, enough for ``evaluate``; empty tables keep their columns."""
+        deviation = self._plan.deviation
         pairs = [
             ("identity_rule", self._info.identity_rule),
             ("dtype", self._info.dtype),
@@ -222,6 +223,7 @@ class Accumulator:
             ("contract", self._plan.contract),
             ("greedy_prompts", str(self._plan.greedy_prompts)),
             *(("setting", s.label) for s in self._plan.settings),
+            *([] if deviation is None else [("deviation", repr(deviation))]),
         ]
         strict = {"request": "int64", "member": "str", "log_e": "float64"}
         columns = {

@@ -103,6 +103,7 @@ def no_memory() -> pd.DataFrame:
     """Return an empty ``memory`` table: a server tells nobody what it holds."""
     kinds: dict[str, Any] = {"phase": "str", "concurrency": "int64", "gamma": "int64"}
     kinds |= {"purpose": "str", "bytes": "int64", "measured": "bool", "slots": "int64"}
+    kinds |= {"predicted": "float64"}
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.memory import PURPOSES
 from gatekeeper.core.stats.paired_blocks import minimum_pairs
 from gatekeeper.core.stats.serving_blocks import SPECULATIVE
 from gatekeeper.core.stats.serving_memory import ledger
@@ -206,6 +207,12 @@ def _memory(budget: ServingBudget, figures: Figures) -> dict[str, Any]:
         name: figures.add(f"memory.{name}", "serving.memory", "memory", "bytes", purpose=name)
         for name in (*named, "speculative")
     }
+    predicted = {
+        name: figures.estimate(
+            f"memory_predicted.{name}", "serving.memory_predicted", "memory", "bytes", purpose=name
+        )
+        for name in (*PURPOSES, "total", "speculative")
+    }
     lost = figures.add(
         "memory.sequences_lost",
         "serving.sequences_lost",
@@ -213,7 +220,12 @@ def _memory(budget: ServingBudget, figures: Figures) -> dict[str, Any]:
         "sequences",
         capacity_bytes=budget.limits.max_memory_bytes,
     )
-    return {**held, "unmeasured": list(found.unmeasured), "active_sequences_lost": lost}
+    return {
+        **held,
+        "unmeasured": list(found.unmeasured),
+        "active_sequences_lost": lost,
+        "predicted": predicted,
+    }
 
 
 def _still_needed(budget: ServingBudget, regions: Sequence[Region]) -> str:

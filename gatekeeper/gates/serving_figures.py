@@ -33,6 +33,24 @@ class Figures:
         self, name: str, equation: str, table: str, unit: str, **inputs: Scalar
     ) -> float | None:
         """Return ``equation`` of a table and scalars; None, and no claim, where it is unknown."""
+        return self._add(name, equation, table, unit=unit, status="measured", inputs=inputs)
+
+    def estimate(
+        self, name: str, equation: str, table: str, unit: str, **inputs: Scalar
+    ) -> float | None:
+        """As ``add``, of a figure that was worked out and not measured."""
+        return self._add(name, equation, table, unit=unit, status="estimated", inputs=inputs)
+
+    def _add(
+        self,
+        name: str,
+        equation: str,
+        table: str,
+        *,
+        unit: str,
+        status: str,
+        inputs: Mapping[str, Scalar],
+    ) -> float | None:
         value = EQUATIONS[equation].function(self.tables[table], **inputs)
         if value is None or not math.isfinite(value):
             return None
@@ -43,7 +61,7 @@ class Figures:
                 inputs={"table": table, **inputs},
                 value=float(value),
                 unit=unit,
-                status="measured",
+                status=status,
                 source=f"{self._gate} gate, table {table}",
             )
         )

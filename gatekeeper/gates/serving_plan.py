@@ -60,15 +60,19 @@ class BlockTrial:
         """Rows of ``rounds``; ``gamma`` there is the round's own, equal to this block's."""
         return self.tag(rounds)
 
-    def memory_rows(self, ledger: MemoryLedger, slots: int) -> pd.DataFrame:
-        """Rows of ``memory``, one per purpose."""
+    def memory_rows(
+        self, ledger: MemoryLedger, slots: int, predicted: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Rows of ``memory``, one per purpose; ``predicted`` is a ledger from before loading."""
         held = asdict(ledger)
+        expected = predicted or {}
         rows = [
             {
                 "purpose": purpose,
                 "bytes": held[purpose],
                 "measured": purpose not in ledger.unmeasured,
                 "slots": slots,
+                "predicted": float(expected.get(purpose, math.nan)),
             }
             for purpose in PURPOSES
         ]

@@ -134,14 +134,7 @@ def _equivalence(
             figures.figure("summary.strict.alpha", forms.plain),
         )
     tested: list[tuple[str, Line]] = [
-        (
-            "Contract",
-            (
-                "exact: the target's own distribution"
-                if exact
-                else "approximate: a declared deviation, never called exact",
-            ),
-        ),
+        ("Contract", ("exact: the target's own distribution",) if exact else _admitted(figures)),
         ("Greedy", _texts(figures) if rule == "text" else _positions(figures, rule)),
         ("Sampled", _sampled(figures, settings)),
         ("Strict test", strict),
@@ -151,6 +144,17 @@ def _equivalence(
     blocks += _tolerances(figures)
     blocks.append(_power(document["route"], figures))
     return tuple(tested), tuple(blocks)
+
+
+def _admitted(figures: RunFigures) -> Line:
+    """What an approximate artifact says of itself; what was measured stands among the tolerances."""
+    if figures.value("summary.admitted_deviation") is None:
+        return ("approximate: no deviation beyond the policy's tolerance, never called exact",)
+    return line(
+        "approximate: admits a deviation of up to ",
+        figures.figure("summary.admitted_deviation", forms.plain),
+        ", never called exact",
+    )
 
 
 def _positions(figures: RunFigures, rule: str) -> Line:

@@ -348,15 +348,20 @@ def _sweep(figures: RunFigures) -> tuple[Block, ...]:
     return (Table("Sweep of windows: it ranks them and proves nothing", columns, tuple(rows)),)
 
 
+def _predicted(figures: RunFigures, name: str) -> Line:
+    own = f"memory_predicted.{name}"
+    return (figures.figure(f"summary.memory.predicted.{name}", forms.bytes_, own),)
+
+
 def _memory(figures: RunFigures) -> tuple[Block, ...]:
     held = figures.value("summary.memory")
     if not held:
         return _nothing("memory ledger")
-    rows: list[tuple[Line, Line]] = []
+    rows: list[tuple[Line, Line, Line]] = []
     parts = []
     for name, title in _PURPOSES:
         figure = figures.figure(f"summary.memory.{name}", forms.bytes_, f"memory.{name}")
-        rows.append(((title,), (figure,)))
+        rows.append(((title,), (figure,), _predicted(figures, name)))
         if held.get(name) is not None:
             parts.append((title, float(held[name]), forms.bytes_(held[name])))
     for name, title in (("speculative", "of which speculation adds"), ("total", "Total")):
@@ -364,13 +369,18 @@ def _memory(figures: RunFigures) -> tuple[Block, ...]:
             (
                 (title,),
                 (figures.figure(f"summary.memory.{name}", forms.bytes_, f"memory.{name}"),),
+                _predicted(figures, name),
             )
         )
     lost = figures.figure(
         "summary.memory.active_sequences_lost", forms.count, "memory.sequences_lost"
     )
     blocks: list[Block] = [
-        Table("Most bytes seen of each purpose", ("purpose", "held"), tuple(rows)),
+        Table(
+            "Most bytes seen of each purpose",
+            ("purpose", "held", "predicted before loading"),
+            tuple(rows),
+        ),
         Paragraph(line("Active sequences that no longer fit beside the draft: ", lost, ".")),
     ]
     if parts:

@@ -65,6 +65,7 @@ class Lease:
         self._on_lost = lost
         self._stop = threading.Event()
         self._cancel = threading.Event()
+        self._last_write = threading.Event()
         if run.cancel_requested:
             self._cancel.set()
         self._reason: str | None = None
@@ -94,6 +95,14 @@ class Lease:
             raise FencedOut(self._reason, field="run", value=self._run.id)
         return self._cancel.is_set()
 
+    def begin_last_write(self) -> None:
+        """The run's own end is being written: from here on a fence seen by a beat is no loss.
+
+        The server takes the lease back when it commits that write, which may be before its answer is
+        here. The write carries the fence itself and tells what became of the run.
+        """
+        self._last_write.set()
+
     def _beat(self) -> None:
         renewed = self._clock()
         while not self._stop.wait(self._lease_s * _INTERVAL):
@@ -102,7 +111,8 @@ class Lease:
                     self._cancel.set()
                 renewed = self._clock()
             except FencedOut as error:
-                self._lose(str(error))
+                if not self._last_write.is_set():
+                    self._lose(str(error))
                 return
             except Unavailable as error:
                 # the server may come back in time; a lease that cannot be renewed is a lost one

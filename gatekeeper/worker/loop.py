@@ -175,6 +175,7 @@ class Worker:
         evidence: dict[str, str] = {}
         for name, data in measured.files.items():
             evidence[name] = self._insist(lease, partial(self._api.upload, run, name, data))
+        lease.begin_last_write()
         self._insist(
             lease,
             lambda: self._api.finish(run, measured.result, evidence, info, measured.acceptance),
@@ -184,6 +185,7 @@ class Worker:
         # an engine that raised may hold a broken state; the next run gets a fresh one
         self._engines.close()
         self._say(f"run {run.id} failed: {error}")
+        lease.begin_last_write()
         self._insist(lease, lambda: self._api.fail(run, error, retry=retry))
         return False
 

@@ -92,8 +92,9 @@ class _Blocks:
                 raise Cancelled
             self._requests[phase].append(trial.request_rows(block.requests))
             self.rounds.append(trial.round_rows(block.rounds))
-            ledger, slots = self._engine.memory(), self._engine.info.max_batch
-            self.memory.append(trial.memory_rows(ledger, slots))
+            ledger, info = self._engine.memory(), self._engine.info
+            predicted = info.details.get("predicted_memory")
+            self.memory.append(trial.memory_rows(ledger, info.max_batch, predicted))
         self._tracker.report(phase, len(trials), len(trials), note)
 
     def table(self, phase: str) -> pd.DataFrame:

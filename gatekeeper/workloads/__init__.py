@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gatekeeper.core.decoding import TokenPrompt
 from gatekeeper.errors import InputError
-from gatekeeper.workloads import code, prose, tool_calls
+from gatekeeper.workloads import code, long_context, multilingual, prose, tool_calls
 from gatekeeper.workloads.chat import Prompt
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _SUITES: dict[str, Callable[[], tuple[Prompt, ...]]] = {
     "tool_calls": tool_calls.build,
     "prose": prose.build,
     "code": code.build,
+    "multilingual": multilingual.build,
+    "long_context": long_context.build,
 }
 
 SLICES = tuple(_SUITES)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from tiny_drafters import TRIMMED, write_tiny_eagle, write_tiny_medusa
 from tiny_models import write_tiny_llama
 
 from gatekeeper.cli import cli
@@ -65,6 +66,27 @@ def test_digests_are_taken_where_the_files_are_and_hold_until_a_file_changes(pai
     write_tiny_llama(pair.parent / "draft", seed=2, num_hidden_layers=1)
     with pytest.raises(EvidenceError, match=r"proposer\.files"):
         run("artifact", "verify", "tiny")
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle2"])
+def test_a_drafter_that_shares_the_targets_rows_needs_nothing_but_its_source(
+    kind: str, pair: Path
+) -> None:
+    write = write_tiny_medusa if kind == "medusa" else write_tiny_eagle
+    folder = write(pair.parent / kind, pair.parent / "target", ids=TRIMMED)
+    document = yaml.safe_load(pair.read_text())
+    parameters = {"tree": [2, 1]} if kind == "medusa" else {}
+    document["proposer"] = {"kind": kind, "source": f"file:{folder}", "parameters": parameters}
+    pair.write_text(yaml.safe_dump(document))
+    digest = run("artifact", "register", str(pair), "--alias", kind)
+    stored = yaml.safe_load(run("artifact", "show", kind))["document"]["proposer"]
+    assert stored["vocab_size"] == len(TRIMMED)
+    assert len(stored["token_map"]) == 64
+    assert stored["parameters"] == parameters
+    assert digest in run("artifact", "verify", kind)
+    write(pair.parent / kind, pair.parent / "target", ids=TRIMMED, seed=9)
+    with pytest.raises(EvidenceError, match=r"proposer\.files"):
+        run("artifact", "verify", kind)
 
 
 def test_a_draft_of_another_vocabulary_is_refused(pair: Path) -> None:

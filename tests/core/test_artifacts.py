@@ -12,6 +12,7 @@ from gatekeeper.core.speculators import from_speculators_config
 from gatekeeper.errors import EvidenceError, Incompatible, InputError, UnknownKey
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
+APPROXIMATE = {"method": "typical", "contract": "approximate"}
 
 
 def document(kind: str = "ngram", **changes: Any) -> dict[str, Any]:
@@ -160,6 +161,9 @@ def test_missing_keys_are_named(path: str) -> None:
         ({"proposer__parameters": {"max_match": "3"}}, "proposer.parameters"),
         ({"acceptance__method": "magic"}, "acceptance.method"),
         ({"acceptance__contract": "lossless"}, "acceptance.contract"),
+        ({"acceptance__deviation": 0.1}, "acceptance.deviation"),
+        ({"acceptance": {**APPROXIMATE, "deviation": 1.5}}, "acceptance.deviation"),
+        ({"acceptance": {**APPROXIMATE, "deviation": "much"}}, "acceptance.deviation"),
         ({"sampling": []}, "sampling"),
         ({"sampling": [{"temperature": -1}]}, "temperature"),
         ({"sampling": [{"temperature": None}]}, "sampling[0].temperature"),
@@ -182,6 +186,32 @@ def test_lossy_acceptance_is_never_exact(method: str) -> None:
         parse_artifact(document(acceptance={"method": method, "contract": "exact"}))
     honest = parse_artifact(document(acceptance={"method": method, "contract": "approximate"}))
     assert honest.acceptance.contract == "approximate"
+
+
+def test_an_approximate_artifact_may_admit_its_deviation() -> None:
+    artifact = parse_artifact(document(acceptance={**APPROXIMATE, "deviation": 0.25}))
+    assert artifact.acceptance.deviation == 0.25
+    assert parse_artifact(document(acceptance=APPROXIMATE)).acceptance.deviation is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("medusa", {"heads": 3}),
+        ("medusa", {"tree": [3, 2, 1]}),
+        ("eagle", {"tree": [[0], [0, 0], [0, 0, 0]]}),
+        ("eagle2", {"depth": 3}),
+    ],
+)
+def test_a_window_that_a_tree_can_never_fill_is_refused(
+    kind: str, parameters: dict[str, Any]
+) -> None:
+    given = {"proposer__parameters": parameters}
+    assert parse_artifact(document(kind, gamma=3, **given)).gamma == 3
+    for changes in ({"gamma": 4}, {"gamma": 2, "gamma_schedule": [[1, 2, 4], [3, 8, 0]]}):
+        with pytest.raises(Incompatible, match="deep") as refused:
+            parse_artifact(document(kind, **given, **changes))
+        assert refused.value.field == "gamma"
 
 
 @pytest.mark.parametrize("kind", ["draft_lm", "medusa", "eagle", "eagle2"])
@@ -218,6 +248,43 @@ def test_the_target_that_drafts_for_itself_has_no_files_of_a_draft(name: str) ->
     with pytest.raises(InputError, match="no meaning") as refused:
         parse_artifact(document("self_speculation", **{f"proposer__{name}": value}))
     assert refused.value.field == f"proposer.{name}"
+
+
+def with_corpus(**changes: Any) -> dict[str, Any]:
+    named = {
+        "proposer__source": "file:/texts/corpus.txt",
+        "proposer__files": {"corpus.txt": B},
+        "proposer__parameters": {"max_match": 4, "corpus_min_match": 3},
+    }
+    return document("ngram", **{**named, **{f"proposer__{k}": v for k, v in changes.items()}})
+
+
+def test_a_look_up_may_name_one_corpus() -> None:
+    assert parse_artifact(with_corpus()).proposer.files == {"corpus.txt": B}
+    assert parse_artifact(with_corpus(parameters={})).digest != parse_artifact(document()).digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"tokenizer": A}, "proposer.tokenizer"),
+        ({"vocab_size": 100}, "proposer.vocab_size"),
+        ({"token_map": C}, "proposer.token_map"),
+        ({"files": None}, "proposer.source"),
+        ({"files": {"a.txt": A, "b.txt": B}}, "proposer.source"),
+        ({"source": "hf:org/corpus@main"}, "proposer.source"),
+        ({"source": None}, "proposer.files"),
+        ({"source": None, "files": None}, "proposer.parameters.corpus_min_match"),
+        ({"parameters": {"corpus_min_match": 0}}, "proposer.parameters"),
+        ({"parameters": {"max_match": 3, "corpus_min_match": 4}}, "proposer.parameters"),
+        ({"parameters": {"corpus_max_match": 4}}, "proposer.parameters.corpus_max_match"),
+    ],
+)
+def test_what_is_no_corpus_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_artifact(with_corpus(**changes))
+    assert refused.value.field == field
+    assert refused.value.remedy
 
 
 @pytest.mark.parametrize("parameters", [{}, {"exit_after": 0}, {"skip_layers": []}])

@@ -394,6 +394,25 @@ def test_an_approximate_artifact_is_measured_not_called_exact(lm: MarkovLM) -> N
     }
 
 
+def test_an_admitted_deviation_stands_in_for_the_tolerance(lm: MarkovLM) -> None:
+    acceptance = {"method": "typical", "contract": "approximate"}
+    results = []
+    for more in ({}, {"deviation": 0.5}):
+        artifact = {**ARTIFACT, "acceptance": {**acceptance, **more}}
+        tables = run(make_plan(artifact=artifact), lm, fault="accept_above_tenth").tables()
+        # who recomputes the verdict knows the policy's budget and these tables alone
+        results.append(equivalence.evaluate(BUDGET, tables))
+    strict, admitted = results
+    assert (strict.outcome, admitted.outcome) == (Outcome.FAIL, Outcome.PASS)
+    assert strict.summary["admitted_deviation"] is None
+    assert admitted.summary["admitted_deviation"] == 0.5
+    assert {row["tolerance"] for row in admitted.summary["tolerance"]} == {0.5}
+    assert " of 0.5 in " in part(admitted, "tolerance").detail
+    plain = {**ARTIFACT, "acceptance": {"method": "standard", "contract": "exact"}}
+    plain["acceptance"]["deviation"] = 0.5
+    assert make_plan(artifact=plain).budget == BUDGET
+
+
 def test_the_strict_part_alone_ends_a_faulty_run_and_demands_its_tokens_of_an_exact_one(
     lm: MarkovLM,
 ) -> None:

@@ -309,6 +309,22 @@ def test_the_ledger_says_how_many_sequences_speculation_displaces() -> None:
     assert memory["active_sequences_lost"] >= 1  # draft KV takes half as much as the target's
 
 
+def test_what_was_foretold_stands_beside_what_was_held() -> None:
+    found = tables(measured())
+    unknown = serving.evaluate(small(), found).summary["memory"]["predicted"]
+    assert set(unknown.values()) == {None}
+    foretold = found["memory"].assign(predicted=found["memory"]["bytes"].clip(lower=8.0))
+    result = serving.evaluate(small(), {**found, "memory": foretold})
+    memory = result.summary["memory"]
+    assert memory["predicted"]["target_kv"] == memory["target_kv"]
+    parts = ("draft_weights", "draft_kv", "candidates")
+    assert memory["predicted"]["speculative"] == sum(memory["predicted"][name] for name in parts)
+    (claim,) = (c for c in result.claims if c.id == "serving.memory_predicted.total")
+    assert (claim.status, claim.value) == ("estimated", memory["predicted"]["total"])
+    older = {**found, "memory": found["memory"].drop(columns="predicted")}
+    assert serving.evaluate(small(), older).summary["memory"]["predicted"]["total"] is None
+
+
 def test_goodput_counts_only_with_objectives_and_must_not_fall() -> None:
     found = tables(measured())
     easy = serving.evaluate(small(slo=Slo(10.0, 10.0)), found)

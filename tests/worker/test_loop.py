@@ -189,6 +189,28 @@ def test_losing_the_lease_in_the_middle_stops_the_measurement() -> None:
     assert server.count("finish") == server.count("evidence") == server.count("fail") == 0
 
 
+@pytest.mark.parametrize("last", ["finish", "fail"])
+def test_a_beat_that_is_fenced_by_our_own_last_write_is_no_loss(last: Any) -> None:
+    reasons = []
+    server = Server(run_document(), heartbeat=[problem(409, field="fence")])
+    server.beaten.set()
+
+    def answer(request: Any) -> Any:
+        name = request.url.path.rsplit("/", 1)[-1]
+        if name == last:  # committed; the answer takes until a beat was refused
+            server.beaten.clear()
+            assert server.beaten.wait(20)
+        elif name == "heartbeat" and server.beaten.is_set():
+            return httpx.Response(200, json={"lease_until": "", "cancel_requested": False})
+        return server(request)
+
+    provider = Broken(RuntimeError("no memory")) if last == "fail" else None
+    built, _ = worker(answer, provider, lost=reasons.append, lease_s=0.2, once=True)
+    assert built.run() == (1 if last == "fail" else 0)
+    assert not reasons
+    assert server.count(last) == 1
+
+
 def test_a_lease_that_cannot_be_renewed_is_a_lost_one() -> None:
     reasons = []
     server = Server(run_document(), heartbeat=[httpx.ConnectError("cut off")])

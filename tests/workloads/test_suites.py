@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from gatekeeper import workloads
 from gatekeeper.errors import InputError
-from gatekeeper.workloads import tool_calls
+from gatekeeper.workloads import documents, tool_calls
 
 
 @pytest.mark.parametrize("name", workloads.SLICES)
@@ -46,6 +48,35 @@ def test_tool_calls_repeat_the_keys_that_the_answer_needs() -> None:
         shapes = {tuple(json.loads(call)["arguments"]) for call in calls}
         assert len(shapes) == 1
         assert {json.loads(call)["tool"] for call in calls} == {prompt.id.split("-")[0]}
+
+
+def test_multilingual_text_is_written_in_many_languages_and_four_scripts() -> None:
+    texts: dict[str, str] = {}
+    for prompt in workloads.prompts("multilingual"):
+        language = prompt.id.split("-")[1]
+        asked = prompt.text.split("user\n")[1].split("<|im_end|>")[0]
+        texts[language] = texts.get(language, "") + asked
+    assert len(texts) >= 8
+    scripts = {
+        language: Counter(unicodedata.name(c).split()[0] for c in text if c.isalpha())
+        for language, text in texts.items()
+    }
+    found = {language: counts.most_common(1)[0][0] for language, counts in scripts.items()}
+    assert found["de"] == found["pl"] == "LATIN"
+    assert {found["ru"], found["el"], found["ja"]} == {"CYRILLIC", "GREEK", "HIRAGANA"}
+
+
+def test_long_context_prompts_hold_a_document_and_a_question_about_it() -> None:
+    by_document: dict[str, list[str]] = {}
+    for prompt in workloads.prompts("long_context"):
+        by_document.setdefault(prompt.id.split("-")[1], []).append(prompt.text)
+    assert by_document.keys() == documents.DOCUMENTS.keys()
+    for name, texts in by_document.items():
+        document = documents.DOCUMENTS[name]
+        assert len(document) > 900
+        for text in texts:
+            assert document in text
+            assert 20 < len(text.split(document)[1]) < 200
 
 
 def test_every_tool_is_used() -> None:

@@ -32,10 +32,15 @@ _LATE = "outcome"  # waits for the window and the load that the serving gate con
 class Demo:
     """One walk through the demo; every step may be repeated and finds what the last one left."""
 
-    def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        note: Callable[[str], None],
+        setup: Mapping[str, Any] | None = None,
+    ) -> None:
         self._settings = settings
         self._note = note
-        self._setup = load_setup()
+        self._setup = setup or load_setup()
         self._documents: dict[str, dict[str, Any]] = {}
         self._digests: dict[str, str] = {}
         self._gates: tuple[str, ...] = ()

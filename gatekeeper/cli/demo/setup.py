@@ -69,13 +69,12 @@ def documents(
         SamplingSettings().to_dict(),
         SamplingSettings(temperature=1.0).to_dict(),
     ]
+    device = setup.get("device", "cpu")
     out = {}
     for name, spec in setup["artifacts"].items():
         note(f"artifact {name}: {spec['about']}")
         proposer: dict[str, Any] = {"parameters": {}, **spec["proposer"]}
         source = proposer.pop("source", None)
-        if source == "target":
-            source = setup["target"]
         if "cut" in spec:
             source = maker.cut(setup["target"], cache=cache, **spec["cut"])
         if source is not None:
@@ -95,8 +94,8 @@ def documents(
                 "dtype": setup["dtype"],
                 "kv_dtype": setup["dtype"],
                 "tensor_parallel": 1,
-                "device": "cpu",
-                "draft_device": "cpu",
+                "device": device,
+                "draft_device": device,
             },
         }
     return out

@@ -2,7 +2,7 @@
 
 One row per block and purpose: ``phase``, ``concurrency``, ``gamma``, ``purpose`` (a field of
 ``MemoryLedger``), ``bytes``, ``measured`` (False where the engine cannot tell), ``slots`` (sequences
-the engine holds KV for).
+the engine holds KV for), ``predicted`` (bytes foretold before loading, NaN where they were not).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gatekeeper.core.memory import PURPOSES, MemoryLedger, active_sequences_lost
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ledger", "memory_bytes", "memory_peak", "sequences_lost"]
+__all__ = ["ledger", "memory_bytes", "memory_peak", "memory_predicted", "sequences_lost"]
 
 
 def ledger(memory: pd.DataFrame) -> MemoryLedger | None:
@@ -37,6 +37,19 @@ def memory_bytes(memory: pd.DataFrame, *, purpose: str) -> float | None:
     if found is None or purpose in found.unmeasured:
         return None
     return float(getattr(found, purpose))
+
+
+@equation("serving.memory_predicted", table=True)
+def memory_predicted(memory: pd.DataFrame, *, purpose: str) -> float | None:
+    """Bytes of one purpose, of ``total`` or ``speculative``, foretold before loading.
+
+    None where they were not.
+    """
+    if "predicted" not in memory.columns or memory["predicted"].isna().any() or memory.empty:
+        return None
+    foretold = memory.groupby("purpose")["predicted"].max()
+    held = MemoryLedger(**{name: int(foretold[name]) for name in PURPOSES}, unmeasured=())
+    return float(getattr(held, purpose))
 
 
 @equation("serving.memory_peak", table=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -33,6 +34,22 @@ def test_every_kernel_gives_the_same_product(
         torch.testing.assert_close(
             out.float(), x.float() @ weight.float().T, atol=tolerance, rtol=1e-2
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_weight_that_was_replaced_is_let_go(dtype: str) -> None:
+    weight = torch.randn(48, 64).to(getattr(torch, dtype))
+    product, given = linear.Linear(weight), weakref.ref(weight)
+    del weight
+    assert (given() is not None) == product.keeps_original
+
+
+def test_half_storage_is_counted_with_its_last_block_filled_up() -> None:
+    weight = torch.randn(16, 513).to(torch.bfloat16)
+    held = linear.Linear(weight)
+    if held.inputs_block == 1:
+        pytest.skip("this processor has bf16 arithmetic")
+    assert held.bytes == 16 * 1024 * 2
 
 
 def test_absent_private_operators_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

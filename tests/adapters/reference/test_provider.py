@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.decoding import DecodeRequest
 from gatekeeper.errors import EvidenceError, Incompatible, InputError, MissingExtra, NotFound
 from gatekeeper.protocols import Engine, EngineProvider
@@ -78,7 +79,7 @@ def test_from_manifest_to_tokens(
 def test_the_provider_has_the_protocol() -> None:
     provider: EngineProvider = PROVIDER
     assert provider.name == "reference"
-    assert provider.version().startswith("1+torch")
+    assert provider.version().startswith("2+torch")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -111,7 +112,8 @@ def test_a_file_that_was_not_registered_is_named(tiny: Any, tmp_path: Any) -> No
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        ("proposer.kind", "medusa", "proposer.kind"),
+        ("proposer.kind", "oracle", "proposer.kind"),
+        ("proposer.kind", "medusa", "proposer.parameters.max_match"),
         ("proposer.parameters", {"max_match": 1, "min_match": 2}, "proposer.parameters"),
         ("proposer.parameters", {"width": 3}, "proposer.parameters.width"),
         ("engine.dtype", "float16", "engine.kv_dtype"),
@@ -128,9 +130,61 @@ def test_what_this_engine_cannot_do_is_refused(
     document = artifact(tiny, tmp_path)
     section, _, key = path.partition(".")
     document[section][key] = value
-    with pytest.raises((Incompatible, EvidenceError)) as caught:
+    with pytest.raises((InputError, EvidenceError)) as caught:
         open_it(document, tmp_path)
     assert caught.value.field == field
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle2", "draft_lm"])
+def test_a_kind_with_weights_needs_them(kind: str, tiny: Any, tmp_path: Any) -> None:
+    document = artifact(tiny, tmp_path)
+    document["proposer"] = {"kind": kind, "parameters": {}}
+    with pytest.raises(InputError) as caught:
+        open_it(document, tmp_path)
+    assert caught.value.field == "proposer.source"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"), [("medusa", {"tree": [3, 2]}), ("eagle", {}), ("eagle2", {})]
+)
+def test_a_drafter_that_shares_the_targets_rows_opens_from_its_manifest(
+    kind: str, parameters: Any, tiny: Any, tmp_path: Any
+) -> None:
+    from tiny_drafters import TRIMMED, write_tiny_eagle, write_tiny_medusa
+
+    write = write_tiny_medusa if kind == "medusa" else write_tiny_eagle
+    found = PROVIDER.manifest(
+        f"file:{write(tmp_path / 'draft', tiny, ids=TRIMMED)}", cache=tmp_path
+    )
+    document = artifact(tiny, tmp_path)
+    keys = ("source", "files", "tokenizer", "vocab_size", "token_map")
+    document["proposer"] = {
+        "kind": kind,
+        "parameters": parameters,
+        **{key: found[key] for key in keys},
+    }
+    whole = {"schema": 1, **document, "sampling": [{"temperature": 1.0}]}
+    assert parse_artifact(whole).proposer.vocab_size == len(TRIMMED)
+    engine = open_it(document, tmp_path)
+    engine.submit(DecodeRequest("a", (5, 6), 6, gamma=2))
+    while not engine.step().finished:
+        continue
+    assert engine.info.details["proposer"] == kind
+    assert engine.memory().draft_weights > 0
+    engine.close()
+
+
+def test_typical_acceptance_has_to_be_declared_approximate(tiny: Any, tmp_path: Any) -> None:
+    document = artifact(tiny, tmp_path)
+    document["acceptance"] = {"method": "typical", "contract": "approximate"}
+    engine = open_it(document, tmp_path)
+    assert engine.info.details["acceptance"] == "typical"
+    engine.close()
+    document["acceptance"]["method"] = "threshold"
+    with pytest.raises(Incompatible) as caught:
+        open_it(document, tmp_path)
+    assert caught.value.field == "acceptance.method"
 
 
 def test_a_draft_without_the_map_it_needs_is_refused(tiny: Any, tmp_path: Any) -> None:

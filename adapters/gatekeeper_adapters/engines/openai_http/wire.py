@@ -31,7 +31,7 @@ PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 _SAMPLE = re.compile(
-    r"^(?:vllm|llamacpp):spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?"
+    r"^(?:vllm|llamacpp|gatekeeper):spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?"
     r"(?:\{[^}]*\})?\s+(\S+)",
     re.MULTILINE,
 )

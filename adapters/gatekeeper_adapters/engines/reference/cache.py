@@ -71,6 +71,14 @@ class SlotCache:
             )
             self.buffer[:, :, slot, to] = self.buffer[:, :, slot, source]
 
+    def saved(self, slot: int, start: int, count: int) -> Tensor:
+        """A copy [layers, 2, count, kv heads, head size] of a slot's rows."""
+        return self.buffer[:, :, slot, start : start + count].clone()
+
+    def restore(self, slot: int, start: int, rows: Tensor) -> None:
+        """Put back rows that ``saved`` copied, at the same positions of any slot."""
+        self.buffer[:, :, slot, start : start + rows.shape[2]] = rows
+
     def copy_slot(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one slot to another (self-test at start only)."""
         self.buffer[:, :, target, :length] = self.buffer[:, :, source, :length]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from gatekeeper.core.acceptance import Round
-from gatekeeper.protocols import Emission
+from gatekeeper.protocols import Emission, TokenLogprob
 from gatekeeper_adapters.engines.reference.stopping import cut
 from gatekeeper_adapters.engines.reference.verify import ACCEPTED, BONUS
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from gatekeeper_adapters.engines.reference.judge import Judged
     from gatekeeper_adapters.engines.reference.tree import CandidateTree
@@ -31,7 +33,7 @@ def commit(entry: Judged, *, memory: int, batch: int) -> tuple[Emission, Round]:
     sequence, tree, verdict = entry.work.sequence, entry.tree, entry.verdict
     request, path = sequence.request, verdict.path
     before = len(sequence.tokens)
-    tokens = cut(sequence, [*(tree.tokens[node] for node in path), verdict.token])
+    tokens, sequence.stopped = cut(sequence, [*(tree.tokens[node] for node in path), verdict.token])
     count = len(tokens)
     full = count == len(path) + 1
     sequence.append(tokens)
@@ -44,13 +46,16 @@ def commit(entry: Judged, *, memory: int, batch: int) -> tuple[Emission, Round]:
         kind=(ACCEPTED,) * (count - full) + ((verdict.kind,) if full else ()),
         draft=tuple(_proposed(tree, path, contexts)),
         q=_evidence(tree, contexts, entry.logits.shape[-1]) if request.evidence else None,
+        logprobs=None
+        if request.logprobs is None
+        else _logprobs(entry.logits[contexts], tokens, request.logprobs),
     )
-    complete = verdict.kind == BONUS
+    complete, asked = verdict.kind == BONUS, entry.work.window or 0
     draft_s, verify_s, correction_s, transfer_s = sequence.spent
     record = Round(
         request_id=sequence.id,
         index=sequence.rounds,
-        gamma=request.gamma,
+        gamma=request.gamma if sequence.windows is None else asked,
         drafted=len(path) if complete else tree.depth,
         accepted=len(path),
         rejection_position=None if complete else len(path),
@@ -63,9 +68,25 @@ def commit(entry: Judged, *, memory: int, batch: int) -> tuple[Emission, Round]:
         batch=batch,
         context=before,
     )
+    if sequence.windows is not None and sequence.rounds:
+        # the first round cached a prompt too: not every proposer drafts then
+        sequence.windows.observe(asked, len(path))
     sequence.rounds += 1
     sequence.spent = [0.0] * 4
     return emission, record
+
+
+def _logprobs(rows: Tensor, tokens: Sequence[int], top: int) -> tuple[TokenLogprob, ...]:
+    """Log-probabilities by the raw ``rows`` [n, V] before each token, and of the ``top`` likeliest."""
+    logs = torch.log_softmax(rows, dim=-1)
+    chosen = logs.gather(1, torch.tensor(tokens, device=logs.device).unsqueeze(1)).squeeze(1)
+    best = logs.topk(top, dim=-1)
+    return tuple(
+        TokenLogprob(value, tuple(zip(ids, values, strict=True)))
+        for value, ids, values in zip(
+            chosen.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
+        )
+    )
 
 
 def _proposed(tree: CandidateTree, path: Sequence[int], contexts: Sequence[int]) -> list[int]:

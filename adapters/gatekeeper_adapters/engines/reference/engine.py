@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gatekeeper.core.memory import MemoryLedger
 from gatekeeper.protocols import EngineInfo, Finished, StepResult
-from gatekeeper_adapters.engines.reference.admission import check_request
+from gatekeeper_adapters.engines.reference.account import Account
+from gatekeeper_adapters.engines.reference.admission import Admission
 from gatekeeper_adapters.engines.reference.commit import commit
+from gatekeeper_adapters.engines.reference.drafting import draft
 from gatekeeper_adapters.engines.reference.judge import judge
-from gatekeeper_adapters.engines.reference.packing import Segment, pack
-from gatekeeper_adapters.engines.reference.scheduler import Scheduler, Work
-from gatekeeper_adapters.engines.reference.timing import Stopwatch
-from gatekeeper_adapters.engines.reference.tree import NOTHING, CandidateTree
+from gatekeeper_adapters.engines.reference.keeping import keep
+from gatekeeper_adapters.engines.reference.packing import pack
+from gatekeeper_adapters.engines.reference.prefix_cache import PrefixCache
+from gatekeeper_adapters.engines.reference.scheduler import Scheduler, Work, segments
+from gatekeeper_adapters.engines.reference.timing import Stopwatch, share
 from gatekeeper_adapters.engines.reference.verify import EXACT, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from collections.abc import Sequence as Tokens
 
     from torch import Tensor
 
     from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
+    from gatekeeper.core.memory import MemoryLedger
     from gatekeeper.protocols import Scored
     from gatekeeper_adapters.engines.reference.decoder import Decoder
+    from gatekeeper_adapters.engines.reference.devices import Transfers
+    from gatekeeper_adapters.engines.reference.judge import Judged
+    from gatekeeper_adapters.engines.reference.limits import Limits
+    from gatekeeper_adapters.engines.reference.packing import PackedBatch
     from gatekeeper_adapters.engines.reference.proposers.base import Proposer
+    from gatekeeper_adapters.engines.reference.scheduler import Sequence
     from gatekeeper_adapters.engines.reference.scoring import Scorer
+    from gatekeeper_adapters.engines.reference.typical import Typical
 
-__all__ = ["Limits", "ReferenceEngine"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Sizes fixed at start: slots, positions per slot, prompt tokens cached in one step."""
-
-    max_batch: int
-    max_context: int
-    prefill_chunk: int = 128
+__all__ = ["ReferenceEngine"]
 
 
 class ReferenceEngine:
     """Implements ``gatekeeper.protocols.Engine``.
 
-    ``verifier`` is EXACT; tests pass faulty ones. Nothing in an artifact or a request reaches it.
+    ``verifier`` is EXACT, or TYPICAL for artifacts declared approximate; tests pass faulty ones. No
+    request reaches it. ``prefixes.counts`` tells what shared prefixes saved, where limits allow any.
     """
 
     def __init__(
@@ -57,7 +56,8 @@ class ReferenceEngine:
         info: EngineInfo,
         *,
         limits: Limits,
-        verifier: Verifier = EXACT,
+        verifier: Verifier | Typical = EXACT,
+        transfers: Transfers | None = None,
     ) -> None:
         self.info = info
         self._decoder = decoder
@@ -66,13 +66,12 @@ class ReferenceEngine:
         self._tokenizer = tokenizer
         self._limits = limits
         self._verifier = verifier
-        self._scheduler = Scheduler(
-            slots=limits.max_batch,
-            max_context=limits.max_context,
-            prefill_chunk=limits.prefill_chunk,
-        )
+        self._transfers = transfers
+        self._scheduler = Scheduler(limits, proposer.most_candidates)
+        self._admission = Admission(limits, decoder.vocab_size, tokenizer, self.detokenize)
+        self.prefixes = PrefixCache.within(limits.prefix_cache_bytes, decoder.cache, proposer)
+        self._account = Account(decoder, proposer, self.prefixes)
         self._cancelled: list[Finished] = []
-        self._candidates = self._workspace = 0
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Token ids of a text, no special tokens added."""
@@ -87,14 +86,10 @@ class ReferenceEngine:
         """Queue a request.
 
         Raises:
-            InputError: prompt, limits or token ids do not fit this engine.
+            InputError: something of the request does not fit this engine.
         """
-        check_request(
-            request,
-            max_context=self._limits.max_context,
-            vocab_size=self._decoder.vocab_size,
-            known=request.request_id in self._scheduler,
-        )
+        known = request.request_id in self._scheduler
+        self._admission.check(request, self._proposer, known=known)
         self._scheduler.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -106,7 +101,24 @@ class ReferenceEngine:
     def step(self) -> StepResult:
         """One round for every decoding sequence, and the next piece of waiting prompts."""
         with torch.inference_mode():
-            return self._step()
+            finished, self._cancelled = self._cancelled, []
+            works = self._schedule()
+            if not works:
+                return StepResult((), (), tuple(finished))
+            watch = Stopwatch(self._decoder.device, self._transfers)
+            trees = draft(self._proposer, works)
+            watch.mark()
+            batch = pack(segments(works, trees), self._decoder.cache)
+            watch.mark()
+            logits, states = self._forward(works, batch)
+            watch.mark()
+            judged = judge(works, trees, logits, self._verifier)
+            watch.mark()
+            share(works, watch)
+            self._admission.pacing.learn(works, watch)
+            self._account.note(trees, logits)
+            keep(works, trees, judged, self._decoder.cache, states=states, learn=self._learn)
+            return self._commit(judged, len(works), finished)
 
     def score(
         self,
@@ -122,21 +134,8 @@ class ReferenceEngine:
             return self._scorer.score(prompt, tokens, sampling, stop=stop, min_tokens=min_tokens)
 
     def memory(self) -> MemoryLedger:
-        """Bytes held; on CUDA the workspace is what the allocator peaked at beyond the rest."""
-        decoder, (draft_weights, draft_kv) = self._decoder, self._proposer.held()
-        known = decoder.weight_bytes + decoder.cache.bytes + draft_weights + draft_kv
-        workspace = self._workspace
-        if decoder.device.startswith("cuda"):
-            peak = torch.cuda.max_memory_allocated(decoder.device)
-            workspace = max(0, peak - known - self._candidates)
-        return MemoryLedger(
-            target_weights=decoder.weight_bytes,
-            target_kv=decoder.cache.bytes,
-            draft_weights=draft_weights,
-            draft_kv=draft_kv,
-            candidates=self._candidates,
-            workspace=workspace,
-        )
+        """Bytes held; see ``account.py``."""
+        return self._account.ledger()
 
     def close(self) -> None:
         """Drop weights and caches."""
@@ -144,103 +143,55 @@ class ReferenceEngine:
             self._leave(request_id)
         cuda = self._decoder.device.startswith("cuda")
         del self._decoder, self._proposer, self._scorer
+        del self._scheduler, self.prefixes, self._account
         if cuda:
             torch.cuda.empty_cache()
 
-    def _step(self) -> StepResult:
-        finished, self._cancelled = self._cancelled, []
+    def _schedule(self) -> list[Work]:
+        """Let waiting requests into free slots; the work of this step."""
         for sequence in self._scheduler.admit():
+            self._admission.prepare(sequence)
             if sequence.request.gamma:
                 self._proposer.admit(sequence)
-        works = self._scheduler.plan()
-        if not works:
-            return StepResult((), (), tuple(finished))
-        watch = Stopwatch(self._decoder.device)
-        trees = self._draft(works)
-        watch.mark()
-        segments = [_segment(work, tree) for work, tree in zip(works, trees, strict=True)]
-        batch = pack(segments, self._decoder.cache)
-        watch.mark()
-        states: Tensor | None = None
+            states = self.prefixes.begin(sequence) if self.prefixes else None
+            if states is not None:
+                self._learn(sequence, 0, states)
+        return self._scheduler.plan()
+
+    def _forward(self, works: Tokens[Work], batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """The target's logits of every row to judge; its states too where they are read."""
         if any(work.sequence.request.gamma for work in works) and self._proposer.reads_states:
-            logits, states = self._decoder.forward_with_states(batch)
-        else:
-            logits = self._decoder.forward(batch)
-        watch.mark()
-        judged = judge(works, trees, logits, self._verifier)
-        watch.mark()
-        self._share(works, watch)
-        self._workspace = logits.numel() * logits.element_size()
-        self._candidates = sum(tree.bytes for tree in trees)
-        paths = {entry.work.sequence.slot: entry.verdict.path for entry in judged}
-        self._keep(works, trees, paths, states)
+            return self._decoder.forward_with_states(batch)
+        return self._decoder.forward(batch), None
+
+    def _learn(self, sequence: Sequence, start: int, states: Tensor) -> None:
+        self._proposer.learn(sequence, start, states)
+        if self.prefixes:
+            self.prefixes.read(sequence, states)
+
+    def _commit(self, judged: Tokens[Judged], batch: int, finished: list[Finished]) -> StepResult:
+        """Append what was accepted, as far as the first stop; let go of what ended."""
         memory = self.memory().total
         emitted, rounds = [], []
         for entry in judged:
             sequence = entry.work.sequence
-            emission, record = commit(entry, memory=memory, batch=len(works))
+            emission, record = commit(entry, memory=memory, batch=batch)
             emitted.append(emission)
             rounds.append(record)
+            if self.prefixes and record.index == 0:
+                self.prefixes.finish(sequence)
             if sequence.request.gamma:
                 kept = min(record.accepted, record.committed)
                 self._proposer.settle(sequence, record.context, kept)
             reason = sequence.ended(self._limits.max_context)
             if reason is not None:
                 self._leave(sequence.id)
-                finished.append(Finished(sequence.id, reason))
+                finished.append(Finished(sequence.id, reason, sequence.stopped))
         return StepResult(tuple(emitted), tuple(rounds), tuple(finished))
-
-    def _draft(self, works: Tokens[Work]) -> list[CandidateTree]:
-        speculative = [work for work in works if work.sequence.request.gamma]
-        chunks = [(work.sequence, work.until) for work in speculative if work.window is None]
-        if chunks:
-            self._proposer.prefill(chunks)
-        # an empty window asks for the bonus position's q alone, which only evidence needs
-        asked = [
-            (work.sequence, work.window)
-            for work in speculative
-            if work.window or (work.window == 0 and work.sequence.request.evidence)
-        ]
-        found = self._proposer.propose(asked) if asked else []
-        by_slot = {seq.slot: tree for (seq, _), tree in zip(asked, found, strict=True)}
-        return [by_slot.get(work.sequence.slot, NOTHING) for work in works]
-
-    def _keep(
-        self,
-        works: Tokens[Work],
-        trees: Tokens[CandidateTree],
-        paths: Mapping[int, tuple[int, ...]],
-        states: Tensor | None,
-    ) -> None:
-        """Keep the text and the accepted branch in the target's cache; tell the proposer of both."""
-        first = 0
-        for work, tree in zip(works, trees, strict=True):
-            sequence, path = work.sequence, paths.get(work.sequence.slot, ())
-            top = first + work.until - sequence.cached
-            self._decoder.cache.keep_path(sequence.slot, work.until, path)
-            if states is not None and sequence.request.gamma:
-                rows = [*range(first, top), *(top + node for node in path)]
-                self._proposer.learn(sequence, sequence.cached, states[rows])
-            sequence.cached = work.until
-            first = top + len(tree.tokens)
-
-    def _share(self, works: Tokens[Work], watch: Stopwatch) -> None:
-        """Each sequence of a step bears an equal part of its time."""
-        draft_s, transfer_s, verify_s, correction_s = watch.laps()
-        for work in works:
-            spent = work.sequence.spent
-            for place, lap in enumerate((draft_s, verify_s, correction_s, transfer_s)):
-                spent[place] += lap / len(works)
 
     def _leave(self, request_id: str) -> None:
         sequence = self._scheduler.retire(request_id)
         if sequence is not None and sequence.request.gamma:
             self._proposer.release(sequence)
-
-
-def _segment(work: Work, tree: CandidateTree) -> Segment:
-    sequence = work.sequence
-    tokens = [*sequence.tokens[sequence.cached : work.until], *tree.tokens]
-    wanted = 0 if work.window is None else len(tree.tokens) + 1
-    parents = () if tree.is_chain else tree.parents
-    return Segment(sequence.slot, sequence.cached, tokens, wanted, parents)
+        if self.prefixes:
+            self.prefixes.forget(request_id)

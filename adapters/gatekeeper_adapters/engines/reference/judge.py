@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatekeeper_adapters.engines.reference import rules
+from gatekeeper_adapters.engines.reference.typical import Typical
 from gatekeeper_adapters.engines.reference.uniforms import Numbers
 from gatekeeper_adapters.engines.reference.verify import EXACT, Verdict, verify, verify_greedy
 
@@ -35,7 +36,7 @@ def judge(
     works: Sequence[Work],
     trees: Sequence[CandidateTree],
     logits: Tensor,
-    verifier: Verifier = EXACT,
+    verifier: Verifier | Typical = EXACT,
 ) -> list[Judged]:
     """Verdicts of all works that end in a window; ``logits`` [R, V] hold their rows in order.
 
@@ -49,7 +50,7 @@ def judge(
             continue
         count = len(tree.tokens) + 1
         own = logits[row : row + count]
-        if verifier is EXACT and rules.is_plain_greedy(work.sequence):
+        if _follows_best(verifier) and rules.is_plain_greedy(work.sequence):
             best = logits.argmax(dim=-1).tolist() if best is None else best
             verdict = _plain(best[row : row + count], tree)
         else:
@@ -63,16 +64,25 @@ def _plain(best: Sequence[int], tree: CandidateTree) -> Verdict:
     return verify_greedy(lambda context, _: best[context], tree)
 
 
-def _ruled(work: Work, tree: CandidateTree, logits: Tensor, verifier: Verifier) -> Verdict:
+def _follows_best(verifier: Verifier | Typical) -> bool:
+    """Whether greedy requests get the arg max: always, unless a test planted a fault."""
+    return verifier is EXACT or isinstance(verifier, Typical)
+
+
+def _ruled(
+    work: Work, tree: CandidateTree, logits: Tensor, verifier: Verifier | Typical
+) -> Verdict:
     sequence = work.sequence
-    if verifier is EXACT and sequence.request.sampling.greedy:
+    if _follows_best(verifier) and sequence.request.sampling.greedy:
         return verify_greedy(
             lambda context, path: int(rules.adjusted(logits[context], sequence, path).argmax()),
             tree,
         )
-    return verify(
-        lambda context, path: rules.processed(logits[context], sequence, path),
-        tree,
-        Numbers(sequence.request.seed, sequence.produced, tree.depth + 1),
-        verifier,
-    )
+
+    def target(context: int, path: Sequence[int]) -> Tensor:
+        return rules.processed(logits[context], sequence, path)
+
+    numbers = Numbers(sequence.request.seed, sequence.produced, tree.depth + 1)
+    if isinstance(verifier, Typical):
+        return verifier.verify(target, tree, numbers)
+    return verify(target, tree, numbers, verifier)

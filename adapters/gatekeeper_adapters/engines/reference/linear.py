@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from gatekeeper.core.predicted_memory import MatrixLayout
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-__all__ = ["Linear", "prepack", "prepack_half"]
+__all__ = ["Linear", "layout", "prepack", "prepack_half"]
 
 PACK_ROWS = 16
 """Row count the packed layout is tuned for; measured best for 2 to 64 rows."""
+
+HALF_INPUTS = 512
+"""FBGEMM stores half-precision weights in blocks of so many inputs; the last one is filled up."""
 
 HALF_EXPONENT = 15
 """The largest weight is scaled to just below 2^15, the upper end of IEEE half's range."""
@@ -72,8 +77,10 @@ def prepack_half(weight: Tensor) -> Callable[[Tensor], Tensor] | None:
     ):  # built without FBGEMM, or it does not know the processor
         return None
 
+    dtype = weight.dtype  # a function that named the weight would keep it
+
     def product(x: Tensor) -> Tensor:
-        out: Tensor = apply(x.float() * (1.0 / scale), packed).to(weight.dtype)
+        out: Tensor = apply(x.float() * (1.0 / scale), packed).to(dtype)
         return out
 
     return product
@@ -90,13 +97,14 @@ class Linear:
 
     ``invariant=True`` takes the packed kernel at every row count, so that a row's bits do not
     depend on how many rows share the call. ``bytes`` counts every copy held, the given tensor among
-    them where it ``keeps_original``.
+    them where it ``keeps_original``, each filled up to a multiple of ``inputs_block`` inputs.
     """
 
     def __init__(self, weight: Tensor, *, invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.shape
         self.bytes = weight.numel() * weight.element_size()
         self.keeps_original = True
+        self.inputs_block = 1
         self._weight = weight
         self._many = prepack(weight)
         self._few_rows = 0 if invariant else 1
@@ -107,6 +115,9 @@ class Linear:
             if half is not None:
                 # the packed copy replaces the original
                 self._many, self._few_rows = half, 0
+                self.inputs_block = HALF_INPUTS
+                blocks = -(-self.in_features // HALF_INPUTS)
+                self.bytes = self.out_features * blocks * HALF_INPUTS * weight.element_size()
                 self._weight, self.keeps_original = weight.new_empty(0), False
             elif wide is not None:
                 self._many = _rounded(wide)
@@ -136,6 +147,17 @@ class Linear:
     def _transposed(self, x: Tensor) -> Tensor:
         out: Tensor = torch.mm(x, self._weight)
         return out
+
+
+def layout(dtype: torch.dtype, device: str, *, invariant: bool = False) -> MatrixLayout:
+    """How ``Linear`` holds matrices here, found out on a small one.
+
+    bf16 weights that IEEE half cannot hold take float32 copies, whatever is said here.
+    """
+    probe = torch.ones(PACK_ROWS, HALF_INPUTS, dtype=dtype, device=device)
+    held = Linear(probe, invariant=invariant)
+    copies = held.bytes / (probe.numel() * probe.element_size())
+    return MatrixLayout(copies, held.keeps_original, held.inputs_block)
 
 
 def _blocked(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

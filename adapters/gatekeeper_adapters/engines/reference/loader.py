@@ -9,39 +9,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import Tokenizer
 
-from gatekeeper.core import kept_layers
-from gatekeeper.errors import Incompatible, Unavailable
+from gatekeeper.core.candidate_trees import MOST_CANDIDATES
+from gatekeeper.errors import Incompatible
 from gatekeeper.protocols import EngineInfo
-from gatekeeper_adapters.engines.reference.engine import Limits, ReferenceEngine
+from gatekeeper_adapters.engines.reference.devices import refuse_absent
+from gatekeeper_adapters.engines.reference.engine import ReferenceEngine
 from gatekeeper_adapters.engines.reference.invariance import is_invariant
+from gatekeeper_adapters.engines.reference.limits import Limits
+from gatekeeper_adapters.engines.reference.loaders import Place, load_proposer
 from gatekeeper_adapters.engines.reference.model import LlamaDecoder, load_llama
 from gatekeeper_adapters.engines.reference.proposers.chain import HONEST, Drawing
-from gatekeeper_adapters.engines.reference.proposers.draft_lm import DraftLmProposer
-from gatekeeper_adapters.engines.reference.proposers.ngram import NgramProposer
-from gatekeeper_adapters.engines.reference.proposers.self_speculation import (
-    SelfSpeculationProposer,
-)
+from gatekeeper_adapters.engines.reference.proposers.several import Several
 from gatekeeper_adapters.engines.reference.scoring import DenseLlama, Scorer, TransformersModel
+from gatekeeper_adapters.engines.reference.typical import TYPICAL
 from gatekeeper_adapters.engines.reference.verify import EXACT, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gatekeeper_adapters.engines.reference.decoder import Decoder
     from gatekeeper_adapters.engines.reference.proposers.base import Proposer
     from gatekeeper_adapters.engines.reference.scoring import DenseModel
+    from gatekeeper_adapters.engines.reference.typical import Typical
 
 __all__ = ["Options", "Switches", "load_engine", "replace_batch"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+METHODS: Mapping[str, Verifier | Typical] = {"standard": EXACT, "typical": TYPICAL}
+"""Acceptance methods; the second is approximate, and artifacts have to say so."""
 
 
 @dataclass(frozen=True)
 class Switches:
     """Where tests plant faults. The provider in the entry point always runs with the defaults."""
 
-    verifier: Verifier = EXACT
+    verifier: Verifier | Typical = EXACT
     drawing: Drawing = HONEST
     wrap: Callable[[Proposer], Proposer] = lambda proposer: proposer
 
@@ -52,6 +56,7 @@ class Options:
 
     ``invariant`` prefers kernels and attention blocks whose bits do not depend on what shares the
     step to the fastest ones; the start-up test then says whether this processor keeps the promise.
+    ``prefix_cache_bytes`` for prefixes that prompts share (0: none): see ``limits.Limits``.
     """
 
     max_batch: int = 8
@@ -59,6 +64,7 @@ class Options:
     prefill_chunk: int = 128
     threads: int = 1
     invariant: bool = False
+    prefix_cache_bytes: int = 0
     switches: Switches = field(default_factory=Switches)
 
 
@@ -75,33 +81,39 @@ def load_engine(
     version: str,
     dtype: str = "float32",
     device: str = "cpu",
+    draft_device: str | None = None,
+    acceptance: str = "standard",
+    others: Sequence[tuple[Mapping[str, Any], Path | None]] = (),
     options: Options | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> ReferenceEngine:
     """Load ``target`` with a proposer (``kind`` and ``parameters`` as in an artifact).
 
+    ``draft`` is the folder of its files. ``others`` are further proposers with theirs: requests
+    name one by its ``name``, or kind, and those that name none get the first. ``details``
+    are added to those of the engine's information.
+
     Raises:
-        Incompatible: unknown dtype, kind or parameter, or a draft that does not fit.
+        Incompatible: unknown dtype, kind, method or parameter, or a draft that does not fit.
         InputError: a parameter of the wrong form.
         Unavailable: the device is absent.
     """
     chosen = options or Options()
     kind = _one_of("engine.dtype", dtype, DTYPES)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise Unavailable(
-            "is not there", field="device", value=device, remedy="run a worker on a GPU machine"
-        )
+    method = _one_of("acceptance.method", acceptance, METHODS)
+    refuse_absent(device, "device")
+    refuse_absent(draft_device or device, "draft_device")
     torch.set_num_threads(chosen.threads)
     decoder, dense, limit = _load_target(target, kind, device, chosen)
-    found = _load_proposer(
-        proposer,
-        draft,
-        dtype=kind,
-        device=device,
-        target=decoder,
-        limit=limit,
-        options=chosen,
-    )
-    invariant = is_invariant(decoder, slots=chosen.max_batch)
+    place = Place(decoder, target, kind, draft_device or device, limit, chosen)
+    found = load_proposer(proposer, draft, place)
+    if others:
+        more = {
+            section.get("name", section["kind"]): load_proposer(section, at, place)
+            for section, at in others
+        }
+        found = Several({found.name: found, **more})
+    faulty = chosen.switches.verifier is not EXACT
     info = EngineInfo(
         name="reference",
         version=version,
@@ -111,13 +123,17 @@ def load_engine(
         max_context=limit,
         max_batch=chosen.max_batch,
         end_tokens=_end_tokens(target),
-        identity_rule="bitwise" if invariant else "deficit",
+        identity_rule=_identity_rule(decoder, found, chosen),
         details={
             "proposer": found.name,
+            "device": device,
+            "draft_device": "cpu" if found.name == "ngram" else place.device,
+            "acceptance": acceptance,
             "forward": type(decoder).__name__,
             "threads": chosen.threads,
             "prefill_chunk": chosen.prefill_chunk,
             "processor": torch.backends.cpu.get_cpu_capability(),
+            **(details or {}),
         },
     )
     return ReferenceEngine(
@@ -126,9 +142,20 @@ def load_engine(
         Scorer(dense),
         Tokenizer.from_file(str(target / "tokenizer.json")),
         info,
-        limits=Limits(chosen.max_batch, limit, chosen.prefill_chunk),
-        verifier=chosen.switches.verifier,
+        limits=Limits(chosen.max_batch, limit, chosen.prefill_chunk, chosen.prefix_cache_bytes),
+        verifier=chosen.switches.verifier if faulty else method,
+        transfers=place.transfers,
     )
+
+
+def _identity_rule(decoder: Decoder, proposer: Proposer, options: Options) -> str:
+    """``bitwise`` where the start-up test finds no dependence on what shares a step.
+
+    A tree's mask makes its attention another sum than ordinary decoding's: there it is ``deficit``.
+    """
+    branches = any(proposer.most_candidates(g) > g for g in range(1, MOST_CANDIDATES + 1))
+    invariant = not branches and is_invariant(decoder, slots=options.max_batch)
+    return "bitwise" if invariant else "deficit"
 
 
 def _load_target(
@@ -155,77 +182,6 @@ def _load_target(
     return slot, TransformersModel(twin), limit
 
 
-def _load_proposer(
-    section: Mapping[str, Any],
-    folder: Path | None,
-    *,
-    dtype: torch.dtype,
-    device: str,
-    target: Decoder,
-    limit: int,
-    options: Options,
-) -> Proposer:
-    known = {name: name for name in ("ngram", "draft_lm", "self_speculation")}
-    kind = _one_of("proposer.kind", section["kind"], known)
-    parameters = dict(section.get("parameters") or {})
-    if kind == "ngram":
-        return _ngram(parameters)
-    if kind == "self_speculation":
-        _nothing_left(parameters, known=kept_layers.PARAMETERS)
-        kept = kept_layers.kept_layers(parameters, target.layers)
-        return SelfSpeculationProposer(target, kept=kept, drawing=options.switches.drawing)
-    _nothing_left(parameters)
-    if folder is None:
-        raise Incompatible(
-            "is missing", field="proposer.source", remedy="name the draft model's folder"
-        )
-    weights = load_llama(folder, dtype=dtype, device=device, invariant=options.invariant)
-    if weights is None or weights.config.max_positions < limit:
-        raise Incompatible(
-            "is not a Llama-family model with at least the target's context",
-            field="proposer.source",
-            value=str(folder),
-            remedy="use a draft of the Llama family, or a smaller max_context",
-        )
-    emits = weights.config.head_rows
-    token_map = weights.token_map
-    fits = (
-        emits == target.vocab_size
-        if token_map is None
-        else (token_map.shape[0] == emits and int(token_map.max()) < target.vocab_size)
-    )
-    if not fits or weights.config.vocab_size != target.vocab_size:
-        raise Incompatible(
-            f"does not fit the target's {target.vocab_size} ids",
-            field="proposer.vocab_size",
-            value=emits,
-            remedy="give a draft-to-target token map (tensor d2t), or a draft of the same vocabulary",
-        )
-    decoder = LlamaDecoder(
-        weights, slots=options.max_batch, positions=limit, aligned=options.invariant
-    )
-    return DraftLmProposer(
-        decoder,
-        vocab_size=target.vocab_size,
-        token_map=token_map,
-        drawing=options.switches.drawing,
-    )
-
-
-def _ngram(parameters: Mapping[str, Any]) -> NgramProposer:
-    defaults = {"min_match": 1, "max_match": 3}
-    _nothing_left(parameters, known=tuple(defaults))
-    sizes = {name: int(parameters.get(name, default)) for name, default in defaults.items()}
-    if not 1 <= sizes["min_match"] <= sizes["max_match"]:
-        raise Incompatible(
-            "is out of order",
-            field="proposer.parameters",
-            value=sizes,
-            remedy="use 1 <= min_match <= max_match",
-        )
-    return NgramProposer(**sizes)
-
-
 def _one_of(name: str, value: str, known: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a lookup
     if value not in known:
         raise Incompatible(
@@ -235,18 +191,6 @@ def _one_of(name: str, value: str, known: Mapping[str, Any]) -> Any:  # noqa: AN
             remedy=f"use one of {', '.join(known)}",
         )
     return known[value]
-
-
-def _nothing_left(parameters: Mapping[str, Any], known: tuple[str, ...] = ()) -> None:
-    for name, value in parameters.items():
-        if name in known:
-            continue
-        raise Incompatible(
-            "is not a parameter of this proposer",
-            field=f"proposer.parameters.{name}",
-            value=value,
-            remedy="remove it",
-        )
 
 
 def _end_tokens(folder: Path) -> tuple[int, ...]:

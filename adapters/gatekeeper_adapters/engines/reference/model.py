@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from torch.nn.functional import embedding, rms_norm, silu
 
 from gatekeeper.errors import Incompatible
 from gatekeeper_adapters.engines.reference.attention import attend, group_masks
 from gatekeeper_adapters.engines.reference.cache import SlotCache
+from gatekeeper_adapters.engines.reference.drafter import borrow, read_tensors
 from gatekeeper_adapters.engines.reference.linear import Linear
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from gatekeeper_adapters.engines.reference.drafter import Lender
     from gatekeeper_adapters.engines.reference.packing import PackedBatch
 
 __all__ = ["LlamaConfig", "LlamaDecoder", "LlamaWeights", "apply_rope", "load_llama", "rope_tables"]
@@ -85,7 +86,10 @@ class LlamaLayer:
 
 @dataclass(frozen=True)
 class LlamaWeights:
-    """Everything a forward reads; ``token_map`` int64 [head rows] target ids, or None."""
+    """Everything a forward reads; ``token_map`` int64 [head rows] target ids, or None.
+
+    ``lent`` bytes of embedding and head belong to the target that a drafter shares them with.
+    """
 
     config: LlamaConfig
     embed: Tensor
@@ -93,10 +97,11 @@ class LlamaWeights:
     norm: Tensor
     head: Linear
     token_map: Tensor | None
+    lent: int = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes held, with every layout kept for speed."""
+        """Bytes held, with every layout kept for speed, less what is lent."""
         parts = sum(
             linear.bytes
             for layer in self.layers
@@ -104,7 +109,7 @@ class LlamaWeights:
         )
         shared = self.config.tied and self.head.keeps_original
         embed = 0 if shared else self.embed.numel() * self.embed.element_size()
-        return int(parts + self.head.bytes + embed)
+        return int(parts + self.head.bytes + embed - self.lent)
 
     @property
     def device(self) -> str:
@@ -113,17 +118,25 @@ class LlamaWeights:
 
 
 def load_llama(
-    folder: Path, *, dtype: torch.dtype, device: str, invariant: bool = False
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    invariant: bool = False,
+    lender: Lender | None = None,
 ) -> LlamaWeights | None:
     """Load a folder of safetensors; None where the own forward does not cover the model.
 
+    ``lender`` is the target whose embedding and head rows a drafter with ``shared_rows`` uses.
+
     Raises:
-        Incompatible: a tensor is missing or has the wrong shape.
+        Incompatible: a tensor is missing or has the wrong shape, or tables do not fit the lender's.
     """
-    config = LlamaConfig.read(json.loads((folder / "config.json").read_text()))
+    document = json.loads((folder / "config.json").read_text())
+    config = LlamaConfig.read(document)
     if config is None:
         return None
-    raw = _read_tensors(folder)
+    raw = read_tensors(folder)
 
     def take(name: str) -> Tensor:
         if name not in raw:
@@ -133,13 +146,13 @@ def load_llama(
                 value=str(folder.name),
                 remedy="prepare the model again",
             )
-        return raw.pop(name).to(device=device, dtype=dtype)
+        # a copy, for what is read lies in the mapped file, and one tensor would keep all of it
+        return raw.pop(name).to(device=device, dtype=dtype, copy=True)
 
     def linear(*names: str) -> Linear:
         parts = [take(name) for name in names]
         return Linear(parts[0] if len(parts) == 1 else torch.cat(parts), invariant=invariant)
 
-    embed = take("model.embed_tokens.weight")
     layers = []
     for index in range(config.layers):
         p = f"model.layers.{index}."
@@ -154,7 +167,24 @@ def load_llama(
                 linear(f"{m}down_proj.weight"),
             )
         )
-    head = Linear(embed, invariant=invariant) if config.tied else linear("lm_head.weight")
+    ids = raw["d2t"].to(device=device, dtype=torch.int64, copy=True) if "d2t" in raw else None
+    lent = 0
+    if document.get("shared_rows"):
+        if lender is None:
+            raise Incompatible(
+                "shares embedding and head with its target, so it is no model by itself",
+                field="target.source",
+                value=folder.name,
+                remedy="use it as the proposer of that target",
+            )
+        config = replace(config, tied=False)
+        tables = borrow(lender, document, ids, dtype=dtype, device=device, invariant=invariant)
+        embed, head = tables.embed, tables.head
+        whole = embed.numel() * embed.element_size() + head.bytes
+        lent = whole - tables.embed_bytes - tables.head_bytes
+    else:
+        embed = take("model.embed_tokens.weight")
+        head = Linear(embed, invariant=invariant) if config.tied else linear("lm_head.weight")
     if (embed.shape[0], head.out_features) != (config.vocab_size, config.head_rows):
         raise Incompatible(
             f"has {embed.shape[0]} embeddings and {head.out_features} head rows",
@@ -162,8 +192,8 @@ def load_llama(
             value=config.vocab_size,
             remedy="prepare the model again",
         )
-    token_map = raw["d2t"].to(device=device, dtype=torch.int64) if "d2t" in raw else None
-    return LlamaWeights(config, embed, tuple(layers), take("model.norm.weight"), head, token_map)
+    norm = take("model.norm.weight")
+    return LlamaWeights(config, embed, tuple(layers), norm, head, ids, lent)
 
 
 class LlamaDecoder:
@@ -256,12 +286,3 @@ def rope_tables(
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate ``x`` [N, heads, d] by tables gathered at its positions [N, 1, d]."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
-
-
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - a safetensors handle is no mapping
-                tensors[name] = file.get_tensor(name)
-    return tensors

@@ -29,7 +29,8 @@ class Segment:
 
     ``wanted`` counts the trailing rows whose logits are needed. The last ``len(parents)`` tokens are
     a candidate tree below the token before them: each sees its own branch only and has the position
-    of its depth, while their cache rows follow one another.
+    of its depth, while their cache rows follow one another. Where ``parents`` are more than the
+    tokens, the tree's first ones were cached before.
     """
 
     slot: int
@@ -60,7 +61,8 @@ class PackedBatch:
     """Inputs of one forward over N rows.
 
     ``tokens``, ``positions``, ``cache_rows`` int64 [N]; ``rows`` int64 [R] the rows whose logits
-    are wanted; ``spans`` in row order, finer than a sequence where the cache is ``aligned``.
+    are wanted; ``spans`` in row order, finer than a sequence where the cache is ``aligned``. They
+    cover all rows, or the wanted ones alone, numbered among themselves.
     """
 
     tokens: Tensor
@@ -70,27 +72,30 @@ class PackedBatch:
     spans: tuple[Span, ...]
 
 
-def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
-    """Pack segments for a cache's slots."""
+def pack(
+    segments: Sequence[Segment], cache: SlotCache, *, wanted_only: bool = False
+) -> PackedBatch:
+    """Pack segments for a cache's slots; ``wanted_only``: the other rows attend to nothing."""
     place: list[int] = []
     flat: list[int] = []
     rows: list[int] = []
     parts: list[_Part] = []
-    first = 0
+    first = attending = 0
     for segment in segments:
         count = len(segment.tokens)
         end, context = first + count, segment.start + count
         top = context - len(segment.parents)
         place.extend(range(segment.start, top))
-        place.extend(top + depth for depth in depths(segment.parents))
+        place.extend(top + depth for depth in depths(segment.parents)[-count:])
         base = segment.slot * cache.positions + segment.start
         flat.extend(range(base, base + count))
         rows.extend(range(end - segment.wanted, end))
+        asking = segment.wanted if wanted_only else count
         if cache.aligned:
-            parts.extend(_aligned(segment, first))
-        else:
-            parts.append(_Part(segment.slot, first, count, context, segment.parents))
-        first = end
+            parts.extend(_aligned(segment, attending, asking))
+        elif asking:
+            parts.append(_Part(segment.slot, attending, asking, context, segment.parents))
+        first, attending = end, attending + asking
     runs = [[part] for part in parts] if cache.aligned else _runs(parts)
     tokens = list(chain.from_iterable(segment.tokens for segment in segments))
     packed = torch.tensor([tokens, place, flat], dtype=torch.int64).to(cache.device)
@@ -100,7 +105,7 @@ def pack(segments: Sequence[Segment], cache: SlotCache) -> PackedBatch:
 
 
 class _Part(NamedTuple):
-    """Rows of one sequence that attend together; the last ``len(parents)`` are a tree."""
+    """Rows of one sequence that attend together; its last ``len(parents)`` cache rows are a tree."""
 
     slot: int
     first: int
@@ -131,7 +136,7 @@ def _span(run: Sequence[_Part], device: str) -> Span:
     slot, first, count = run[0].slot, run[0].first, run[0].rows
     context = max(part.context for part in run)
     mask = None
-    if count > 1 or len(run) > 1:
+    if count > 1 or len(run) > 1 or run[0].parents:
         # Row r of a sequence of length n sees the positions up to n − count + r.
         last = torch.tensor([part.context for part in run], device=device).view(-1, 1, 1)
         row = torch.arange(count, device=device).view(1, -1, 1)
@@ -139,24 +144,25 @@ def _span(run: Sequence[_Part], device: str) -> Span:
         for index, part in enumerate(run):
             if part.parents:
                 n, end = len(part.parents), part.context
-                mask[index, count - n :, end - n : end] = ancestry(part.parents).to(device)
+                sees = ancestry(part.parents)[-count:].to(device)
+                mask[index, max(0, count - n) :, end - n : end] = sees
     return Span(slot, len(run), first, count, context, mask)
 
 
-def _aligned(segment: Segment, first: int) -> Iterator[_Part]:
-    """Parts that depend on positions alone, not on what else shares the step.
+def _aligned(segment: Segment, first: int, count: int) -> Iterator[_Part]:
+    """Parts of the last ``count`` rows that depend on positions alone, not on what else shares the step.
 
     Attention over several rows at once is not bitwise that of one row. So wanted rows, and what
     does not fill a block of positions [16k, 16k + 16), go one by one; the rest goes in such blocks.
     A tree attends in one piece: its mask makes it another sum than ordinary decoding's in any case.
     """
     end = segment.start + len(segment.tokens)
-    place, stop = segment.start, end - len(segment.parents)
-    whole = end - segment.wanted
+    start, stop = end - count, end - len(segment.parents)
+    place, whole = start, end - segment.wanted
     while place < stop:
         step = BLOCK if place % BLOCK == 0 and place + BLOCK <= whole else 1
-        at = first + place - segment.start
+        at = first + place - start
         place += step
         yield _Part(segment.slot, at, step, place)
-    if segment.parents:
-        yield _Part(segment.slot, first + stop - segment.start, end - stop, end, segment.parents)
+    if segment.parents and count:
+        yield _Part(segment.slot, first + place - start, end - place, end, segment.parents)

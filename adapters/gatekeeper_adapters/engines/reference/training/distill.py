@@ -1,0 +1,209 @@
+"""Distillation: the draft's distribution at every place towards the target's there.
+
+The loss is the cross entropy with the target's softmax over the draft vocabulary, whose gradient
+with respect to the logits is the difference of the two distributions; so the wide head is passed
+once forward and once back, and its rows stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatekeeper_adapters.engines.reference.training.checkpoint import (
+    Checkpoint,
+    Learner,
+    Point,
+    Run,
+    StopAsked,
+)
+from gatekeeper_adapters.engines.reference.training.evaluate import acceptance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from gatekeeper_adapters.engines.reference.training.networks import Network
+    from gatekeeper_adapters.engines.reference.training.texts import Text
+
+__all__ = ["Interrupted", "Material", "Settings", "distill", "steps_for"]
+
+POINTS = 12
+"""Points of the curve, and checkpoints, of a whole run."""
+
+WARM_UP, FLOOR = 0.1, 0.05
+"""Share of the steps with a rising rate; the rate at the end as a share of the highest."""
+
+MEASURED = 3
+"""Steps made on a copy to learn what one costs."""
+
+
+class Interrupted(Exception):
+    """The run stopped as asked and left a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``steps`` of ``batch`` texts each; ``noise`` is the half width of what disturbs the states."""
+
+    steps: int
+    batch: int = 6
+    seed: int = 0
+    noise: float = 0.1
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+
+@dataclass(frozen=True)
+class Material:
+    """Texts to learn from, greedy held-out texts, and the target's head rows [R, H] of ``ids`` [R]."""
+
+    train: Sequence[Text]
+    held_out: Sequence[Text]
+    head: Tensor
+    ids: Tensor
+
+
+def distill(
+    network: Network,
+    material: Material,
+    settings: Settings,
+    checkpoint: Checkpoint,
+    *,
+    note: Callable[[str], None],
+    clock: Callable[[], float],
+) -> Run:
+    """Train ``network`` in place, from ``checkpoint`` on where there is one.
+
+    Everything random comes from one generator whose state is kept, so a run that was killed ends
+    with the bits of one that was not. ``clock`` counts CPU seconds.
+
+    Raises:
+        Conflict: the checkpoint belongs to another run.
+        Interrupted: asked to stop by SIGINT; the checkpoint is written.
+    """
+    learner = _learner(network, settings)
+    run = checkpoint.restore(learner)
+    begun = clock() - run.seconds
+    if not run.curve:
+        network.begin(material.train)
+    every = max(1, -(-settings.steps // POINTS))
+    with StopAsked() as stop:
+        while True:
+            due = run.step % every == 0 or run.step == settings.steps
+            if due and not (run.curve and run.curve[-1].step == run.step):
+                run.curve.append(_point(network, material, run))
+                run.loss = 0.0
+                run.seconds = clock() - begun
+                checkpoint.save(learner, run, settings.steps)
+                note(_progress(run, settings.steps))
+            if run.step == settings.steps:
+                return run
+            if stop.asked:
+                run.seconds = clock() - begun
+                checkpoint.save(learner, run, settings.steps)
+                raise Interrupted
+            run.loss += _step(learner, network, material, settings, run.step)
+            run.step += 1
+
+
+def steps_for(
+    network: Network,
+    material: Material,
+    settings: Settings,
+    *,
+    seconds: float,
+    clock: Callable[[], float],
+) -> int:
+    """How many steps fit into CPU ``seconds``, the curve's evaluations counted; at least one."""
+    network = copy.deepcopy(network)
+    learner = _learner(network, settings)
+    begun = clock()
+    _point(network, material, Run())
+    left = seconds - (POINTS + 1) * (clock() - begun)
+    begun = clock()
+    for step in range(MEASURED):
+        _step(learner, network, material, settings, step)
+    return max(1, int(left / max((clock() - begun) / MEASURED, 1e-9)))
+
+
+def _learner(network: Network, settings: Settings) -> Learner:
+    optimiser = torch.optim.AdamW(
+        network.parameters(),
+        lr=network.lesson.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=settings.weight_decay,
+    )
+    return Learner(network, optimiser, torch.Generator().manual_seed(settings.seed))
+
+
+def _rate(step: int, steps: int) -> float:
+    """Share of the highest rate: linear warm-up, then a cosine down to ``FLOOR``."""
+    warm = max(1, round(WARM_UP * steps))
+    done = max(0.0, (step - warm) / max(1, steps - warm))
+    falling = FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * min(1.0, done))) / 2
+    return min((step + 1) / warm, falling)
+
+
+def _step(
+    learner: Learner, network: Network, material: Material, settings: Settings, step: int
+) -> float:
+    """One update from several texts, every place counting the same; returns the loss at depth 1."""
+    generator, optimiser = learner.generator, learner.optimiser
+    picked = torch.randint(len(material.train), (settings.batch,), generator=generator)
+    texts = [material.train[index] for index in picked]
+    places = sum(len(text.rows(1)) for text in texts)
+    for group in optimiser.param_groups:
+        group["lr"] = network.lesson.learning_rate * _rate(step, settings.steps)
+    optimiser.zero_grad(set_to_none=True)
+    loss = 0.0
+    for text in texts:
+        noise = torch.rand(text.states.shape, generator=generator).mul_(2).sub_(1)
+        states = network(text, len(network.lesson.weights), noise.mul_(settings.noise))
+        nats, gradients = _gradients(network, text, states, material.head)
+        torch.autograd.backward(states, [each.div_(places) for each in gradients])
+        loss += nats / places
+    torch.nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
+    optimiser.step()
+    return loss
+
+
+def _gradients(
+    network: Network, text: Text, found: Sequence[Tensor], head: Tensor
+) -> tuple[float, list[Tensor]]:
+    """Loss at depth 1 summed over places, and the whole loss's gradient at every depth's states."""
+    lesson = network.lesson
+    wanted = text.states[text.first :].float()
+    goals = (wanted @ head.T).softmax(dim=-1)
+    nats, gradients = 0.0, []
+    for index, (states, weight) in enumerate(zip(found, lesson.weights, strict=False)):
+        guess = (states.detach() @ head.T).log_softmax(dim=-1)
+        goal = goals[index:]
+        if index == 0:
+            nats = -float((goal * guess).sum())
+        gradient = (guess.exp_() - goal) @ head
+        if lesson.regression:  # of a Huber loss with respect to the states
+            gradient += lesson.regression * (states.detach() - wanted[index:]).clamp_(-1, 1)
+        gradients.append(gradient.mul_(weight))
+    return nats, gradients
+
+
+def _point(network: Network, material: Material, run: Run) -> Point:
+    held = acceptance(network, material.held_out, material.head, material.ids, depth=1)
+    since = run.step - (run.curve[-1].step if run.curve else 0)
+    return Point(run.step, run.loss / since if since else None, held.conditional[0])
+
+
+def _progress(run: Run, steps: int) -> str:
+    point = run.curve[-1]
+    loss = "" if point.loss is None else f"  loss {point.loss:.3f}"
+    held = "" if point.acceptance is None else f"  held-out acceptance {point.acceptance:.3f}"
+    left = ""
+    if 0 < run.step < steps:
+        left = f", about {run.seconds / run.step * (steps - run.step) / 60:.1f} left"
+    return f"step {run.step}/{steps}{loss}{held}  {run.seconds / 60:.1f} CPU-min{left}"

@@ -1,0 +1,326 @@
+"""The three drafters as networks that learn, in the names and shapes of their files.
+
+Each speaks through the target's own embedding and head rows, which are no part of it. ``forward``
+gives, for every depth, states whose product with the head rows are the draft's logits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, silu
+
+from gatekeeper.errors import Incompatible
+from gatekeeper_adapters.engines.reference.training.least_squares import ridge
+from gatekeeper_adapters.engines.reference.training.llama_layer import LlamaBlock, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from gatekeeper_adapters.engines.reference.model import LlamaConfig
+    from gatekeeper_adapters.engines.reference.training.texts import Text
+
+__all__ = ["DraftLm", "Eagle", "Lesson", "Medusa", "Network", "build"]
+
+FALLING = 0.8
+"""Weight of each Medusa head against the one before; Cai et al., Medusa, arXiv:2401.10774."""
+
+RIDGE = 1e-3
+"""Weight of the ridge in ``begin``."""
+
+SCALE_TEXTS = 20
+"""Texts from which the scale of a draft's own states is taken."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How a kind learns: ``weights`` of the loss at each depth, ``regression`` of its states."""
+
+    learning_rate: float
+    weights: tuple[float, ...]
+    regression: float = 0.0
+
+
+class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, see pyproject
+    """A drafter that learns. ``embed`` [V, H] is the target's and frozen."""
+
+    lesson: Lesson
+
+    def __init__(self, embed: Tensor) -> None:
+        super().__init__()
+        self.embed = embed  # a plain attribute: neither a parameter nor in the state
+
+    @abstractmethod
+    def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
+        """States [len(text.rows(d)), H] for each depth d; fewer depths where the text is short.
+
+        A network that drafts from text alone gives depth 1 only: at depth d it says the same. The
+        target's states are disturbed by ``noise`` [n − 1, H] where the network reads them.
+        """
+
+    @abstractmethod
+    def begin(self, texts: Sequence[Text]) -> None:
+        """Set what least squares can set from the texts, before the first step."""
+
+    def exported(self) -> dict[str, Tensor]:
+        """The weights by the names of the file."""
+        weights: dict[str, Tensor] = self.state_dict()
+        return weights
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take weights as a file has them."""
+        self.load_state_dict(weights)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Embeddings of tokens, float32."""
+        return embedding(tokens, self.embed).float()
+
+
+class DraftLm(Network):
+    """A small language model of some of the target's layers."""
+
+    lesson = Lesson(learning_rate=4e-4, weights=(1.0,))
+
+    def __init__(self, config: LlamaConfig, embed: Tensor, layers: int, intermediate: int) -> None:
+        super().__init__(embed)
+        self.model = nn.ModuleDict(
+            {
+                "layers": nn.ModuleList(LlamaBlock(config, intermediate) for _ in range(layers)),
+                "norm": nn.RMSNorm(config.hidden, config.eps),
+            }
+        )
+
+    def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
+        """Depth 1, from the tokens alone."""
+        del depths, noise
+        x = self.read(text.tokens[:-1])
+        blocks = list(self.model["layers"])
+        for number, block in enumerate(blocks, start=1):
+            x, _ = block(x, 0, asked=text.first if number == len(blocks) else 0)
+        return [self.model["norm"](x)]
+
+    def begin(self, texts: Sequence[Text]) -> None:
+        """The last matrix maps what it reads onto the target's states.
+
+        Layers taken from far apart do not speak of the same thing: as they are, their text is
+        guessed worse than by chance.
+        """
+        *earlier, last = self.model["layers"]
+
+        def halves(text: Text) -> tuple[Tensor, Tensor]:
+            x = self.read(text.tokens[:-1])
+            for block in earlier:
+                x, _ = block(x, 0)
+            x, _ = last.attended(x, 0, asked=text.first)
+            return x, last.activations(x)
+
+        with torch.no_grad():
+            # the final norm takes any scale out again; its own size keeps what attention adds alive
+            scale = (
+                torch.cat([halves(text)[0] for text in texts[:SCALE_TEXTS]]).square().mean().sqrt()
+            )
+
+            def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+                for text in texts:
+                    x, activations = halves(text)
+                    yield activations, scale * self.unnormed(text) - x
+
+            last.mlp["down_proj"].weight.copy_(ridge(pieces(), weight=RIDGE))
+
+    def unnormed(self, text: Text) -> Tensor:
+        """The target's states before the weights of its final norm: rows of mean square 1."""
+        wanted: Tensor = text.states[text.first :].float() / self.model["norm"].weight
+        return wanted
+
+
+class Medusa(Network):
+    """Head k guesses the token k + 2 after the state it reads: s_k = h + silu(W_k h + b_k).
+
+    While it learns the heads read h over ``sizes``, and their columns are the file's times these.
+    """
+
+    sizes: Tensor
+
+    def __init__(self, embed: Tensor, heads: int) -> None:
+        super().__init__(embed)
+        hidden = embed.shape[1]
+        self.lesson = Lesson(learning_rate=5e-4, weights=tuple(FALLING**k for k in range(heads)))
+        self.register_buffer("sizes", torch.ones(hidden))
+        self.heads = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(heads))
+        for head in self.heads:
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+    def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
+        """Head d − 1 reads the state d rows before."""
+        states = text.states.float() if noise is None else text.states.float() + noise
+        found = []
+        for depth, head in enumerate(list(self.heads)[:depths], start=1):
+            rows = text.rows(depth)
+            if not rows:
+                break
+            h = states[rows.start - depth : rows.stop - depth]
+            found.append(h + silu(head(h / self.sizes)))
+        return found
+
+    def begin(self, texts: Sequence[Text]) -> None:
+        """Each head maps its state onto the one it is to stand for, as far as silu is linear."""
+        self.sizes.copy_(sizes_of([text.states[text.first - 1 :].float() for text in texts]))
+        for depth, head in enumerate(self.heads, start=1):
+            pieces = (self._reached(text, depth) for text in texts if text.rows(depth))
+            found = 2 * ridge(pieces, weight=RIDGE)  # silu(z) is z / 2 about zero
+            with torch.no_grad():
+                head.weight.copy_(found[:, :-1])
+                head.bias.copy_(found[:, -1])
+
+    def exported(self) -> dict[str, Tensor]:
+        """The heads over states as they are."""
+        weights = {name: value for name, value in self.state_dict().items() if name != "sizes"}
+        return {
+            name: value / self.sizes if name.endswith(".weight") else value
+            for name, value in weights.items()
+        }
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take heads over states as they are."""
+        self.load_state_dict({**weights, "sizes": torch.ones_like(self.sizes)})
+
+    def _reached(self, text: Text, depth: int) -> tuple[Tensor, Tensor]:
+        """Rows of a state and a one, and what is to be added to reach the state ``depth`` rows on."""
+        rows, states = text.rows(depth), text.states.float()
+        here = states[rows.start - depth : rows.stop - depth]
+        read = torch.cat((here / self.sizes, torch.ones(len(here), 1)), dim=-1)
+        return read, states[rows.start :] - here
+
+
+class Eagle(Network):
+    """One layer over pairs of a token and the state before it; Li et al., EAGLE, arXiv:2401.15077.
+
+    Beyond depth 1 it reads its own states in place of the target's, and learns to (EAGLE-3,
+    arXiv:2503.01840).
+    """
+
+    lesson = Lesson(learning_rate=2e-4, weights=(1.0, 0.6))
+
+    def __init__(self, config: LlamaConfig, embed: Tensor, intermediate: int) -> None:
+        super().__init__(embed)
+        hidden = config.hidden
+        self.fc = nn.Linear(2 * hidden, hidden, bias=False)
+        self.norm_embed = nn.RMSNorm(hidden, config.eps)
+        self.norm_state = nn.RMSNorm(hidden, config.eps)
+        self.model = nn.ModuleDict({"layers": nn.ModuleList([LlamaBlock(config, intermediate)])})
+        self.norm = nn.RMSNorm(hidden, config.eps)
+
+    def begin(self, texts: Sequence[Text]) -> None:
+        """``fc`` alone guesses the next state; the layer adds nothing yet.
+
+        The norms bring every number that it reads to the same size: a few of a state are ten times
+        the rest, and steps of one size for all weights would be those few's.
+        """
+        (block,) = self.model["layers"]
+
+        def read(text: Text) -> tuple[Tensor, Tensor]:
+            rows = text.rows(1)
+            words = self.norm_embed(self.read(text.tokens[rows.start : rows.stop]))
+            return words, self.norm_state(text.states[rows.start - 1 : rows.stop - 1].float())
+
+        def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+            for text in texts:
+                yield torch.cat(read(text), dim=-1), text.states[text.first :] / self.norm.weight
+
+        with torch.no_grad():
+            for norm, parts in (
+                (self.norm_embed, [read(text)[0] for text in texts]),
+                (self.norm_state, [read(text)[1] for text in texts]),
+            ):
+                norm.weight.div_(sizes_of(parts))
+            self.fc.weight.copy_(ridge(pieces(), weight=RIDGE))
+            block.self_attn["o_proj"].weight.zero_()
+            block.mlp["down_proj"].weight.zero_()
+
+    def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
+        """Depth 1 reads the target's states; each further depth the states of the one before."""
+        states = text.states.float() if noise is None else text.states.float() + noise
+        embedded = self.norm_embed(self.read(text.tokens[:-1]))
+        (block,) = self.model["layers"]
+        # pairs begin at position 1: token 0 has no state before it
+        x = self.fc(torch.cat((embedded[1:], self.norm_state(states[:-1])), dim=-1))
+        x, own = block(x, 1, asked=text.first - 1)
+        found = [self.norm(x)]
+        memory: Memory = (own,)
+        for depth in range(2, depths + 1):
+            rows = text.rows(depth)
+            if not rows:
+                break
+            pair = torch.cat((embedded[rows.start :], self.norm_state(found[-1][:-1])), dim=-1)
+            x, own = block(self.fc(pair), rows.start, memory=memory)
+            memory = (*memory, own)
+            found.append(self.norm(x))
+        return found
+
+
+def sizes_of(parts: Sequence[Tensor]) -> Tensor:
+    """Root mean square [H] of every number of rows [n, H]."""
+    return torch.cat(list(parts)).square().mean(dim=0).sqrt()
+
+
+def build(
+    kind: str,
+    config: LlamaConfig,
+    target: Mapping[str, Tensor],
+    *,
+    layers: Sequence[int],
+    heads: int,
+) -> Network:
+    """A drafter before its first lesson, begun from the target's own weights.
+
+    ``target`` holds embedding, final norm and the named layers. draft_lm takes ``layers``, eagle
+    the last of them; what eagle has beside a layer hands the state on and is set by ``begin``.
+
+    Raises:
+        Incompatible: the target lacks a layer.
+    """
+    embed = target["model.embed_tokens.weight"]
+    if kind == "medusa":
+        return Medusa(embed, heads)
+    if not all(0 <= layer < config.layers for layer in layers):
+        raise Incompatible(
+            "has no such layer",
+            field="layers",
+            value=list(layers),
+            remedy=f"use numbers from 0 to {config.layers - 1}",
+        )
+    norm = target["model.norm.weight"].float()
+    intermediate = len(target[f"model.layers.{layers[-1]}.mlp.gate_proj.weight"])
+    if kind == "draft_lm":
+        draft = DraftLm(config, embed, len(layers), intermediate)
+        draft.load_state_dict({**_layers_of(target, layers), "model.norm.weight": norm})
+        return draft
+    eagle = Eagle(config, embed, intermediate)
+    ones = torch.ones(config.hidden)
+    begun = {
+        "fc.weight": torch.cat(
+            (torch.zeros(config.hidden, config.hidden), torch.eye(config.hidden)), 1
+        ),
+        "norm_embed.weight": ones,
+        "norm_state.weight": ones,
+        "norm.weight": norm,
+    }
+    eagle.load_state_dict({**_layers_of(target, layers[-1:]), **begun})
+    return eagle
+
+
+def _layers_of(target: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
+    found = {}
+    for new, old in enumerate(layers):
+        prefix = f"model.layers.{old}."
+        for name, value in target.items():
+            if name.startswith(prefix):
+                found[f"model.layers.{new}.{name.removeprefix(prefix)}"] = value.float()
+    return found

@@ -1,0 +1,469 @@
+"""A drafter over the target's features: exact text, and a cache that follows what was committed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from engine_driver import drive
+from engine_faults import FAULTS
+from strict_bank import strict_log10_e
+from tiny_drafters import TRIMMED, damp, write_relay, write_tiny_eagle
+from tiny_models import write_tiny_llama
+
+from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from dense_eagle import DenseEagle  # noqa: E402 - after the skip
+
+HOT = SamplingSettings(temperature=1.0)
+GREEDY_SETTINGS = {
+    "plain": GREEDY,
+    "penalties": SamplingSettings(
+        repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3
+    ),
+    "bias+forbidden": SamplingSettings(logit_bias=((5, 4.0), (9, -4.0)), forbidden_tokens=(3, 7)),
+}
+SAMPLED_SETTINGS = {
+    "filters": SamplingSettings(temperature=0.9, top_k=20, top_p=0.9, min_p=0.02),
+    "narrow": SamplingSettings(temperature=0.7, top_k=2),
+    "penalties": SamplingSettings(
+        temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, logit_bias=((3, 2.0),)
+    ),
+}
+SHAPES = {
+    "chain": {},
+    "tree": {"tree": [3, 2, 1]},
+    "paths": {"tree": [[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 0, 0]]},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """A target and its drafter, by name: often right, and exactly right."""
+    root = tmp_path_factory.mktemp("eagle")
+    target = damp(write_tiny_llama(root / "target", tie_word_embeddings=False, seed=3), 0.1)
+    faint = write_tiny_eagle(root / "draft", target, ids=TRIMMED, own=0.1)
+    return {"faint": (target, faint), "relay": write_relay(root / "relay")}
+
+
+@pytest.fixture(scope="module")
+def build(folders: dict[str, tuple[Path, Path]]) -> Callable[..., Any]:
+    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
+
+    def make(shape: str = "chain", name: str = "faint", **options: Any) -> Any:
+        target, draft = folders[name]
+        return load_engine(
+            target,
+            {"kind": "eagle", "parameters": SHAPES[shape]},
+            draft,
+            version="test",
+            dtype=options.pop("dtype", "float32"),
+            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
+        )
+
+    return make
+
+
+def ragged(count: int, *, gamma: int, tokens: int = 20, **changes: Any) -> list[DecodeRequest]:
+    rng = np.random.default_rng(8)
+    prompts = [tuple(rng.integers(0, 97, 1 + 7 * i).tolist()) for i in range(count)]
+    return [
+        DecodeRequest(f"r{i}", prompt, tokens + i, gamma=gamma, seed=70 + i, **changes)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def rate(record: Any) -> float:
+    return sum(r.accepted for r in record.rounds) / sum(r.drafted for r in record.rounds)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_batch_size_equals_ordinary_decoding(shape: str, build: Any) -> None:
+    engine = build(shape)
+    assert engine.info.details["proposer"] == "eagle"
+    plain = drive(engine, ragged(8, gamma=0, tokens=12)).tokens
+    for batch in range(1, 9):
+        record = drive(engine, ragged(batch, gamma=1 + (batch - 1) % 4, tokens=12))
+        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
+    assert 0.1 < rate(record) < 1.0  # acceptances and rejections were both seen
+    depth = {"chain": 4, "tree": 3, "paths": 4}[shape]
+    assert max(r.drafted for r in record.rounds) == depth
+
+
+@pytest.mark.parametrize("setting", GREEDY_SETTINGS)
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_processors_and_end_tokens_do_not_change_what_is_emitted(
+    shape: str, setting: str, build: Any
+) -> None:
+    engine = build(shape)
+    settings = {
+        "sampling": GREEDY_SETTINGS[setting],
+        "end_tokens": (2, 6, 31, 40, 55),
+        "min_tokens": 9,
+    }
+    plain = drive(engine, ragged(4, gamma=0, tokens=14, **settings))
+    for gamma in (1, 6):
+        record = drive(engine, ragged(4, gamma=gamma, tokens=14, **settings))
+        assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
+
+
+def test_each_request_has_its_own_window_and_ordinary_ones_share_the_step(build: Any) -> None:
+    engine = build()
+    plain = drive(engine, ragged(8, gamma=0)).tokens
+    gammas = (0, 4, 1, 0, 7, 2, 0, 3)
+    mixed = [
+        DecodeRequest(r.request_id, r.prompt, r.max_tokens, gamma=gamma)
+        for r, gamma in zip(ragged(8, gamma=0), gammas, strict=True)
+    ]
+    record = drive(engine, mixed)
+    assert record.tokens == plain
+    for i, gamma in enumerate(gammas):
+        assert max(r.drafted for r in record.rounds if r.request_id == f"r{i}") == gamma
+
+
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_the_prompt_may_be_cached_in_pieces(shape: str, build: Any) -> None:
+    requests = ragged(8, gamma=3, tokens=12)
+    whole = drive(build(shape, prefill_chunk=256), requests)
+    pieces = drive(build(shape, prefill_chunk=16), requests)
+    assert pieces.tokens == whole.tokens
+    assert rate(pieces) > 0.1
+
+
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_the_context_edge_shortens_windows(shape: str, build: Any) -> None:
+    engine = build(shape, max_context=40, max_batch=2)
+    texts = []
+    for gamma in (0, 1, 8):
+        requests = [
+            DecodeRequest(name, tuple(range(10, 36)), 100, gamma=gamma, evidence=True)
+            for name in ("edge", "twin")
+        ]
+        record = drive(engine, requests)
+        assert record.reasons == {"edge": "context", "twin": "context"}
+        texts += list(record.tokens.values())
+    assert all(text == texts[0] for text in texts)
+    assert len(texts[0]) == 14
+
+
+def test_a_cancelled_request_leaves_nothing_to_the_next_owner_of_its_slot(build: Any) -> None:
+    first, second, third = ragged(6, gamma=4)[3:]
+    alone = drive(build(max_batch=1), [third])
+    engine = build(max_batch=1)
+    for request in (first, second):
+        engine.submit(request)
+    for _ in range(4):
+        engine.step()
+    engine.cancel(first.request_id)
+    engine.cancel(second.request_id)
+    record = drive(engine, [third])
+    assert record.tokens[third.request_id] == alone.tokens[third.request_id]
+    mine = [r.accepted for r in record.rounds if r.request_id == third.request_id]
+    assert mine == [r.accepted for r in alone.rounds]
+    assert set(engine._proposer._followed) == set()
+
+
+# --- features and tokens belong together ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_right_features_predict_a_target_of_two_words_exactly(shape: str, build: Any) -> None:
+    engine = build(shape, "relay")
+    assert rate(drive(engine, ragged(8, gamma=4))) == 1.0
+    record = drive(engine, ragged(8, gamma=4, sampling=HOT, evidence=True))
+    assert rate(record) > 0.99  # q = p up to rounding: a rejection is possible but rare
+    for request in ragged(8, gamma=4, sampling=HOT):
+        tokens = record.tokens[request.request_id]
+        q = np.concatenate([e.q for e in record.emissions if e.request_id == request.request_id])
+        known = ~np.isnan(q).any(axis=1)
+        p = engine.score(request.prompt, tokens, HOT).p
+        np.testing.assert_allclose(q[known], p[known], atol=1e-4)
+        assert known.sum() > 0.9 * len(tokens)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_features_of_a_neighbouring_position_do_not(by: int, build: Any) -> None:
+    engine = build("chain", "relay")
+    learn = engine._proposer.learn
+
+    def shifted(sequence: Any, start: int, states: Any) -> None:
+        learn(sequence, start, states.roll(by, dims=0) if len(states) > 1 else states * 0)
+
+    engine._proposer.learn = shifted
+    assert rate(drive(engine, ragged(8, gamma=4))) < 0.5
+
+
+# --- the draft cache follows the text ------------------------------------------------------------
+
+
+def states_of(engine: Any, tokens: list[int]) -> Any:
+    """The target's states of a text, all at once, in a fresh engine's last slot."""
+    from gatekeeper_adapters.engines.reference.packing import Segment, pack
+
+    decoder = engine._decoder
+    slot = decoder.cache.slots - 1
+    with torch.inference_mode():
+        return decoder.forward_with_states(pack([Segment(slot, 0, tokens, 0)], decoder.cache))[1]
+
+
+class Skipping:
+    """Asks the proposer in some rounds only, as an adaptive window does."""
+
+    def __init__(self, inner: Any, share: float) -> None:
+        self._inner = inner
+        self._rng = np.random.default_rng(5)
+        self._share = share
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def propose(self, windows: Any) -> Any:
+        from gatekeeper_adapters.engines.reference.tree import NOTHING
+
+        asked = [self._rng.random() < self._share for _ in windows]
+        chosen = [each for each, ask in zip(windows, asked, strict=True) if ask]
+        found = iter(self._inner.propose(chosen) if chosen else ())
+        return [next(found) if ask else NOTHING for ask in asked]
+
+
+def watched(engine: Any) -> Iterator[tuple[list[int], Any, Any]]:
+    """After each step: a live sequence's text, its rows of the draft cache, its first draft logits."""
+    proposer = engine._proposer
+    begin = proposer._begin
+    seen: dict[str, tuple[list[int], Any]] = {}
+
+    def begun(windows: Any) -> Any:
+        branches, logits = begin(windows)
+        for each, row in zip(branches, logits, strict=True):
+            seen[each.sequence.id] = (list(each.sequence.tokens), row.clone())
+        return branches, logits
+
+    inner = getattr(proposer, "_inner", proposer)
+    inner._begin = begun
+    while engine._scheduler.active or engine._scheduler._waiting:
+        engine.step()
+        for sequence in engine._scheduler.active.values():
+            if sequence.id in seen:
+                tokens, row = seen.pop(sequence.id)
+                rows = inner._followed[sequence.id].true
+                assert rows == len(tokens) - 1
+                yield tokens, inner._net.cache.buffer[:, :, sequence.slot, :rows].clone(), row
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_the_cache_equals_one_computed_from_scratch(
+    shape: str, share: float, build: Any, folders: Any
+) -> None:
+    """Whatever was accepted, rejected or not asked, and whoever had the slot before."""
+    from gatekeeper_adapters.engines.reference.loader import Switches
+    from gatekeeper_adapters.engines.reference.packing import Segment
+
+    engine = build(
+        shape,
+        max_batch=3,
+        prefill_chunk=32,
+        switches=Switches(wrap=lambda inner: Skipping(inner, share)),
+    )
+    fresh = build(shape)
+    target, draft = folders["faint"]
+    dense, net = DenseEagle(draft, target), fresh._proposer._net
+    for request in ragged(8, gamma=4, tokens=9, sampling=HOT):
+        engine.submit(request)
+    checked = 0
+    for tokens, rows, row in watched(engine):
+        states = states_of(fresh, tokens[:-1])
+        with torch.inference_mode():
+            net.forward(net.pack([Segment(0, 0, tokens[1:], 0)]), states)
+        wanted = net.cache.buffer[:, :, 0, : len(tokens) - 1]
+        torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=1e-3)
+        if checked % 25 == 0:
+            expected = dense.after(tokens, states, [])
+            torch.testing.assert_close(row, expected, atol=1e-3, rtol=1e-3)
+        checked += 1
+    assert checked > 15
+
+
+def test_a_round_reads_only_what_is_new(build: Any) -> None:
+    """Once the prompt is read a round costs its window and what the last rounds committed."""
+    engine = build(max_batch=1)
+    net = engine._proposer._net
+    forward, sizes = net.forward, []
+
+    def counting(batch: Any, states: Any) -> Any:
+        sizes.append(len(batch.tokens))
+        return forward(batch, states)
+
+    net.forward = counting
+    record = drive(engine, [DecodeRequest("a", tuple(range(50)), 60, gamma=3)])
+    first, *later = [size for size in sizes if size]
+    assert first == 50  # the prompt's pairs and the first token's, in one forward
+    assert max(later) <= 4
+    committed = sum(r.committed for r in record.rounds)
+    catching_up = sum(later) - sum(r.drafted for r in record.rounds)
+    assert catching_up <= committed
+
+
+def test_a_prefix_from_elsewhere_is_learnt_like_any_other(build: Any, folders: Any) -> None:
+    """Its states come at once, before the target has cached the rest of the prompt."""
+    from gatekeeper_adapters.engines.reference.scheduler import Sequence
+
+    fresh = build()
+    prompt = tuple(range(3, 60, 2))
+    states = states_of(fresh, list(prompt))
+    drafts = []
+    for cuts in ((0, 29), (0, 16, 29), (0, 16, 17, 29)):
+        proposer = build()._proposer
+        sequence = Sequence(DecodeRequest("a", prompt, 9, gamma=3), 2, list(prompt))
+        with torch.inference_mode():
+            proposer.admit(sequence)
+            proposer.learn(sequence, 0, states[: cuts[1]])
+            for first, last in pairwise(cuts[1:]):
+                proposer.prefill([(sequence, last)])
+                proposer.learn(sequence, first, states[first:last])
+            sequence.append([8])
+            (tree,) = proposer.propose([(sequence, 3)])
+        drafts.append(tree.tokens)
+        assert len(tree.tokens) == 3
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+def test_a_gap_in_the_states_ends_drafting_and_nothing_else(build: Any) -> None:
+    engine = build()
+    plain = drive(engine, ragged(3, gamma=0)).tokens
+    learn, calls = engine._proposer.learn, []
+
+    def forgetful(sequence: Any, start: int, states: Any) -> None:
+        calls.append(start)
+        if len(calls) != 9:
+            learn(sequence, start, states)
+
+    engine._proposer.learn = forgetful
+    record = drive(engine, ragged(3, gamma=3))
+    assert record.tokens == plain
+    drafted = {
+        f"r{i}": [r.drafted for r in record.rounds if r.request_id == f"r{i}"] for i in range(3)
+    }
+    ended = [name for name, counts in drafted.items() if counts[-4:] == [0] * 4]
+    assert len(ended) == 1
+
+
+def test_nothing_is_drafted_where_the_target_has_no_state_yet(build: Any) -> None:
+    record = drive(build(), ragged(3, gamma=3))
+    assert {r.drafted for r in record.rounds if r.index == 0} == {0}
+    assert all(r.drafted == 3 and r.draft_s > 0 for r in record.rounds if r.index == 1)
+
+
+# --- sampling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(
+    shape: str, setting: str, build: Any
+) -> None:
+    engine = build(shape)
+    requests = ragged(8, gamma=3, tokens=6, sampling=SAMPLED_SETTINGS[setting])
+    together = drive(engine, requests).tokens
+    for request in requests[1::3]:
+        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
+
+
+@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
+@pytest.mark.parametrize("shape", ["chain", "paths"])
+def test_evidence_has_a_dense_row_wherever_there_was_a_draft_and_at_the_bonus(
+    shape: str, setting: str, build: Any
+) -> None:
+    engine = build(shape)
+    settings = {"sampling": SAMPLED_SETTINGS[setting], "end_tokens": (2,), "min_tokens": 4}
+    record = drive(engine, ragged(5, gamma=3, tokens=9, evidence=True, **settings))
+    assert drive(engine, ragged(5, gamma=3, tokens=9, **settings)).tokens == record.tokens
+    kinds = set()
+    for emission in record.emissions:
+        known = ~np.isnan(emission.q).any(axis=1)
+        assert known.all() if emission.round else not known.any()
+        if emission.round:
+            np.testing.assert_allclose(emission.q.sum(axis=1), 1.0, atol=1e-5)
+            for row, draft in zip(emission.q, emission.draft, strict=True):
+                assert draft == -1 or row[draft] > 0
+            kinds |= set(emission.kind)
+    assert kinds == {0, 1, 2}
+
+
+def test_siblings_are_drawn_from_the_drafts_row_of_their_context(build: Any, folders: Any) -> None:
+    from gatekeeper_adapters.engines.reference.scheduler import Sequence
+
+    target, draft = folders["faint"]
+    dense, engine = DenseEagle(draft, target), build("paths")
+    prompt = list(range(3, 60, 2))
+    states = states_of(engine, prompt)
+    shapes = set()
+    for seed in range(3):
+        request = DecodeRequest("a", tuple(prompt), 9, HOT, seed, gamma=4, evidence=True)
+        sequence = Sequence(request, 2, list(prompt))
+        with torch.inference_mode():
+            engine._proposer.admit(sequence)
+            engine._proposer.learn(sequence, 0, states)
+            sequence.append([8])
+            (tree,) = engine._proposer.propose([(sequence, 4)])
+        assert len(tree.tokens) == 8
+        assert sorted(tree.q) == list(range(9))  # leaves too: evidence
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            paths.append((*paths[parent + 1], token))
+        for context, path in enumerate(paths):
+            wide = torch.full((97,), float("-inf"))
+            wide[dense.ids] = dense.after([*prompt, 8], states, path)
+            torch.testing.assert_close(tree.q[context], wide.softmax(0), atol=1e-4, rtol=1e-3)
+        for below in tree.children:
+            siblings = [tree.tokens[child] for child in below]
+            assert len(set(siblings)) == len(siblings)
+        shapes.add(tree.tokens)
+    assert len(shapes) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "fault"),
+    [("chain", "residual_not_subtracted"), ("tree", "bonus_from_q")],
+)
+def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(
+    shape: str, fault: str, build: Any
+) -> None:
+    batches = [
+        [
+            DecodeRequest(
+                f"s{i}", (3, 5 + i // 2 % 7, 1), 16, HOT, 900 + i, gamma=gamma, evidence=True
+            )
+            for i in range(8 * batch, 8 * batch + 8)
+        ]
+        for batch, gamma in enumerate((1, 3, 3))
+    ]
+    assert strict_log10_e(build(shape), batches) < 3
+    assert strict_log10_e(build(shape, switches=FAULTS[fault]), batches) > 3
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_the_ledger_counts_the_draft_cache_and_states_that_wait(build: Any) -> None:
+    engine = build()
+    net = engine._proposer._net
+    for request in ragged(4, gamma=3, sampling=HOT):
+        engine.submit(request)
+    engine.step()
+    waiting = sum(len(r.prompt) for r in ragged(4, gamma=3)) * 32 * 4
+    ledger = engine.memory()
+    assert ledger.draft_weights == net.weight_bytes > 0
+    assert net.cache.bytes == 2 * 8 * 256 * 2 * 8 * 4
+    assert ledger.draft_kv == net.cache.bytes + waiting
+    assert net.weights.embed is engine._decoder.weights.embed
+    assert ledger.complete

@@ -1,0 +1,294 @@
+"""A tree that follows the draft's confidence: exact text, and the tree the rule asks for."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from engine_driver import drive
+from engine_faults import FAULTS
+from strict_bank import strict_log10_e
+from tiny_drafters import TRIMMED, damp, sharpen, write_relay, write_tiny_eagle
+from tiny_models import write_tiny_llama
+
+from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from dense_eagle import DenseEagle  # noqa: E402 - after the skip
+
+HOT = SamplingSettings(temperature=1.0)
+SETTINGS = {
+    "greedy": GREEDY,
+    "greedy penalties": SamplingSettings(repetition_penalty=1.2, presence_penalty=0.4),
+    "greedy bias": SamplingSettings(logit_bias=((5, 4.0), (9, -4.0)), forbidden_tokens=(3, 7)),
+    "sampled": HOT,
+    "sampled filters": SamplingSettings(temperature=0.9, top_k=3, top_p=0.9, min_p=0.02),
+    "sampled penalties": SamplingSettings(
+        temperature=0.8, repetition_penalty=1.2, logit_bias=((3, 2.0),)
+    ),
+}
+TREE = {"depth": 4, "top_k": 3, "nodes": 9}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    root = tmp_path_factory.mktemp("eagle2")
+    target = damp(write_tiny_llama(root / "target", tie_word_embeddings=False, seed=3), 0.1)
+    sharpen(target, 3.0)
+    faint = write_tiny_eagle(root / "draft", target, ids=TRIMMED, own=0.1)
+    return {"faint": (target, faint), "relay": write_relay(root / "relay")}
+
+
+@pytest.fixture(scope="module")
+def build(folders: dict[str, tuple[Path, Path]]) -> Callable[..., Any]:
+    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
+
+    def make(name: str = "faint", **options: Any) -> Any:
+        target, draft = folders[name]
+        return load_engine(
+            target,
+            {"kind": "eagle2", "parameters": options.pop("parameters", TREE)},
+            draft,
+            version="test",
+            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
+        )
+
+    return make
+
+
+def ragged(count: int, *, gamma: int, tokens: int = 20, **changes: Any) -> list[DecodeRequest]:
+    rng = np.random.default_rng(8)
+    prompts = [tuple(rng.integers(0, 97, 1 + 7 * i).tolist()) for i in range(count)]
+    return [
+        DecodeRequest(f"r{i}", prompt, tokens + i, gamma=gamma, seed=70 + i, **changes)
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def proposed(engine: Any) -> list[Any]:
+    """A list that fills with every tree that the engine's proposer gives, and its window."""
+    found: list[Any] = []
+    propose = engine._proposer.propose
+
+    def recording(windows: Any) -> Any:
+        trees = propose(windows)
+        found.extend((gamma, tree) for (_, gamma), tree in zip(windows, trees, strict=True))
+        return trees
+
+    engine._proposer.propose = recording
+    return found
+
+
+def test_every_batch_size_equals_ordinary_decoding(build: Any) -> None:
+    engine = build()
+    assert engine.info.details["proposer"] == "eagle2"
+    plain = drive(engine, ragged(8, gamma=0, tokens=12)).tokens
+    for batch in range(1, 9):
+        record = drive(engine, ragged(batch, gamma=1 + (batch - 1) % 4, tokens=12))
+        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
+    accepted = [r.accepted for r in record.rounds]
+    assert 0.3 < np.mean(accepted) < 4
+    assert max(accepted) >= 3
+
+
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if name.startswith("greedy")])
+def test_processors_and_end_tokens_do_not_change_what_is_emitted(setting: str, build: Any) -> None:
+    settings = {"sampling": SETTINGS[setting], "end_tokens": (2, 6, 31, 40, 55), "min_tokens": 9}
+    whole, pieces = build(), build(prefill_chunk=16)
+    plain = drive(whole, ragged(4, gamma=0, tokens=14, **settings))
+    for engine in (whole, pieces):
+        for gamma in (1, 6):
+            record = drive(engine, ragged(4, gamma=gamma, tokens=14, **settings))
+            assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
+
+
+def test_the_context_edge_shortens_windows(build: Any) -> None:
+    engine = build(max_context=40, max_batch=2)
+    trees, texts = proposed(engine), []
+    for gamma in (0, 1, 8):
+        requests = [
+            DecodeRequest(name, tuple(range(10, 36)), 100, gamma=gamma) for name in ("edge", "twin")
+        ]
+        record = drive(engine, requests)
+        assert record.reasons == {"edge": "context", "twin": "context"}
+        texts += list(record.tokens.values())
+    assert all(text == texts[0] for text in texts)
+    assert {gamma for gamma, _ in trees} >= {1, 8}
+
+
+def test_a_tree_has_at_most_so_many_candidates_and_depths(build: Any) -> None:
+    engine = build()
+    trees = proposed(engine)
+    for gamma in (1, 2, 4, 9):
+        drive(engine, ragged(8, gamma=gamma))
+    grown = [(gamma, tree) for gamma, tree in trees if tree.tokens]
+    assert len(grown) > 100
+    for gamma, tree in grown:
+        assert len(tree.tokens) <= engine._proposer.most_candidates(gamma) <= 9
+        assert tree.depth <= min(gamma, 4)
+        assert not tree.q
+        assert all(parent < node for node, parent in enumerate(tree.parents))
+        for below in tree.children:
+            assert len({tree.tokens[child] for child in below}) == len(below)
+    assert {gamma: engine._proposer.most_candidates(gamma) for gamma in (0, 1, 2, 3)} == {
+        0: 0,
+        1: 3,
+        2: 9,
+        3: 9,
+    }
+
+
+def test_the_shape_changes_with_confidence(build: Any) -> None:
+    engine = build()
+    trees = proposed(engine)
+    drive(engine, ragged(8, gamma=4))
+    shapes = {tree.parents for _, tree in trees if tree.tokens}
+    assert len(shapes) > 20
+    assert {tree.depth for _, tree in trees if tree.tokens} >= {3, 4}
+    # a hotter request is less sure of every token: wider and shallower trees
+    depths = []
+    for temperature in (0.3, 3.0):
+        trees.clear()
+        hot = SamplingSettings(temperature=temperature)
+        drive(engine, ragged(8, gamma=4, sampling=hot))
+        depths.append(np.mean([tree.depth for _, tree in trees if tree.tokens]))
+    assert depths[0] > depths[1] + 0.5
+
+
+def expected(dense: Any, text: list[int], states: Any, sampling: Any, tree: Any) -> list[Any]:
+    """(path, confidence) of the kept candidates: every expansion by the paper's rule, none skipped."""
+    from gatekeeper_adapters.engines.reference.sampling import adjust, distribution
+
+    def likely(path: tuple[int, ...]) -> list[tuple[int, float]]:
+        wide = torch.full((1, 97), float("-inf"))
+        wide[0, dense.ids] = dense.after(text, states, path)
+        logits = adjust(wide, sampling, [*text, *path])
+        p = logits.softmax(-1) if sampling.greedy else distribution(logits, sampling)
+        order = p[0].argsort(descending=True, stable=True)[: tree["top_k"]].tolist()
+        return [(token, float(p[0, token])) for token in order if float(p[0, token]) > 0]
+
+    beam: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    everything = []
+    for _ in range(tree["depth"]):
+        level = [((*path, token), value * p) for path, value in beam for token, p in likely(path)]
+        everything += level
+        beam = sorted(level, key=lambda each: -each[1])[: tree["top_k"]]
+    return sorted(everything, key=lambda each: -each[1])[: tree["nodes"]]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_tree_is_the_one_the_rule_asks_for(setting: str, build: Any, folders: Any) -> None:
+    """Though candidates below which nothing can be kept are never read."""
+    from gatekeeper_adapters.engines.reference.packing import Segment, pack
+    from gatekeeper_adapters.engines.reference.scheduler import Sequence
+
+    target, draft = folders["faint"]
+    dense, engine, rng = DenseEagle(draft, target), build(), np.random.default_rng(2)
+    decoder, proposer = engine._decoder, engine._proposer
+    sequences, known = [], {}
+    with torch.inference_mode():
+        for slot in range(4):
+            prompt = rng.integers(0, 97, 5 + 4 * slot).tolist()
+            segments = [Segment(7, 0, prompt, 0)]
+            states = decoder.forward_with_states(pack(segments, decoder.cache))[1]
+            request = DecodeRequest(f"s{slot}", tuple(prompt), 9, SETTINGS[setting], gamma=4)
+            sequence = Sequence(request, slot, prompt)
+            proposer.admit(sequence)
+            proposer.learn(sequence, 0, states)
+            sequence.append([8 + slot])
+            sequences.append(sequence)
+            known[slot] = states
+        trees = proposer.propose([(sequence, 4) for sequence in sequences])
+    for sequence, tree in zip(sequences, trees, strict=True):
+        wanted = expected(dense, sequence.tokens, known[sequence.slot], SETTINGS[setting], TREE)
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            paths.append((*paths[parent + 1], token))
+        assert set(paths[1:]) == {path for path, _ in wanted}
+        confidence = dict(wanted)
+        for above, below in pairwise(paths[1:]):
+            assert confidence[above] >= confidence[below] * (1 - 1e-4)
+
+
+def test_candidates_that_cannot_matter_are_not_read(build: Any) -> None:
+    engine = build()
+    net = engine._proposer._net
+    forward, sizes = net.forward, []
+
+    def counting(batch: Any, states: Any) -> Any:
+        sizes.append(len(batch.rows))
+        return forward(batch, states)
+
+    net.forward = counting
+    drive(engine, [DecodeRequest("a", (4, 5, 6), 60, gamma=4)])
+    assert max(sizes) == 3
+    assert np.mean(sizes) < 2.5  # the whole beam would be 1, 3, 3 and 3 rows
+
+
+def test_the_right_features_make_the_longest_branches(build: Any) -> None:
+    engine = build("relay")
+    means = []
+    learn = engine._proposer.learn
+    for by in (0, 1):
+        engine._proposer.learn = lambda s, start, states, by=by: learn(
+            s, start, states.roll(by, dims=0) if len(states) > 1 or not by else states * 0
+        )
+        record = drive(engine, ragged(8, gamma=4))
+        means.append(np.mean([r.accepted for r in record.rounds if r.index]))
+    assert means[0] > 3
+    assert means[1] < 0.6 * means[0]
+
+
+@pytest.mark.parametrize("setting", ["sampled", "sampled penalties"])
+def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(setting: str, build: Any) -> None:
+    engine = build()
+    requests = ragged(8, gamma=3, tokens=8, sampling=SETTINGS[setting])
+    together = drive(engine, requests).tokens
+    for request in requests[1::3]:
+        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
+
+
+def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(build: Any) -> None:
+    batches = [
+        [
+            DecodeRequest(
+                f"s{i}", (3, 5 + i // 2 % 7, 1), 16, HOT, 900 + i, gamma=gamma, evidence=True
+            )
+            for i in range(8 * batch, 8 * batch + 8)
+        ]
+        for batch, gamma in enumerate((2, 4, 3))
+    ]
+    assert strict_log10_e(build(), batches) < 3
+    faulty = build(switches=FAULTS["residual_not_subtracted"])
+    assert strict_log10_e(faulty, batches) > 3
+
+
+def test_confidence_is_a_product_of_probabilities(build: Any) -> None:
+    """Of a grove's values: a child is never worth more than its parent, whatever was rounded."""
+    from gatekeeper_adapters.engines.reference.proposers import eagle2
+
+    groves = []
+    begin = eagle2._Grove.best
+
+    def keeping(grove: Any, nodes: int) -> Any:
+        groves.append(grove)
+        return begin(grove, nodes)
+
+    engine = build()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(eagle2._Grove, "best", keeping)
+        drive(engine, ragged(4, gamma=4, sampling=SETTINGS["sampled filters"]))
+    assert len(groves) > 20
+    for grove in groves:
+        for value, parent in zip(grove.values, grove.parents, strict=True):
+            assert value <= (grove.values[parent] if parent >= 0 else 0.0)
+            assert math.isfinite(value)
