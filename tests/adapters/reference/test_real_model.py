@@ -108,13 +108,6 @@ def test_ordinary_text_does_not_depend_on_the_batch(
     assert in_batches(engine, requests(engine, 0), batch) == ordinary
 
 
-@pytest.mark.parametrize("batch", [1, 3, 8])
-def test_lookup_does_not_change_greedy_text(
-    batch: int, engine: Any, ordinary: dict[str, list[int]]
-) -> None:
-    assert in_batches(engine, requests(engine, 4), batch) == ordinary
-
-
 def test_the_independent_scorer_confirms_every_greedy_token(
     engine: Any, ordinary: dict[str, list[int]]
 ) -> None:
