@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ _SERVER = 500
 
 
 @dataclass(frozen=True)
-class Form:
+class Form(ABC):
     """The document around an answer: what stays the same in all of its chunks."""
 
     id: str
@@ -35,21 +36,21 @@ class Form:
     object = ""
     chunk_object = ""
 
+    @abstractmethod
     def opening(self, choices: int) -> list[dict[str, Any]]:
         """The chunks before any text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def growth(self, piece: Piece) -> dict[str, Any]:
         """A choice of a chunk that carries text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ending(self, piece: Piece) -> dict[str, Any]:
         """A choice of a chunk that says why the text ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choice(self, piece: Piece) -> dict[str, Any]:
         """A choice of a whole answer."""
-        raise NotImplementedError
 
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         """Chunks for a piece: its text, then its end; none while nothing is certain."""
