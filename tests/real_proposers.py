@@ -14,11 +14,11 @@ from gatekeeper import workloads
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GAMMA", "KINDS", "load_kinds", "short_prompts"]
+__all__ = ["GAMMA", "KINDS", "TREE_OF", "load_kinds", "short_prompts"]
 
 GAMMA = 2
-TREE = [[0], [1], [0, 0], [0, 1], [1, 0]]
-KINDS: dict[str, dict[str, Any]] = {
+TREE = [[0], [1], [0, 0]]
+PROPOSERS: dict[str, dict[str, Any]] = {
     "ngram": {"kind": "ngram"},
     "draft_lm": {"kind": "draft_lm", "source": "shipped:draft_lm"},
     "self_speculation": {"kind": "self_speculation", "parameters": {"skip_layers": [14, 15]}},
@@ -28,9 +28,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "eagle2": {
         "kind": "eagle2",
         "source": "shipped:eagle",
-        "parameters": {"depth": 2, "top_k": 2, "nodes": 4},
+        "parameters": {"depth": 2, "top_k": 2, "nodes": 3},
     },
 }
+TREE_OF = {"eagle": "eagle tree"}
+"""Kinds that draft chains as well as trees, and the name of the proposer with the tree."""
+KINDS = [name for name in PROPOSERS if name not in TREE_OF.values()]
 
 
 def load_kinds(target: Path) -> Any:
@@ -40,7 +43,7 @@ def load_kinds(target: Path) -> Any:
 
     first, *others = (
         ({**section, "name": name}, _folder(section.get("source"), prepare))
-        for name, section in KINDS.items()
+        for name, section in PROPOSERS.items()
     )
     return load_engine(
         target,

@@ -34,8 +34,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = (base / "dist").glob("*.whl")
     run(sys.executable, "-m", "venv", base / "venv", cwd=base)
     constraints = ROOT / "constraints.txt"
-    pip = [base / "venv/bin/python", "-m", "pip", "install", "-q", "-c", constraints]
-    run(*pip, wheel, cwd=base)
+    pip = [base / "venv/bin/python", "-m", "pip", "install", "-q", "--no-compile"]
+    run(*pip, "-c", constraints, wheel, cwd=base)
     return base / "venv/bin"
 
 

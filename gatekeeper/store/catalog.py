@@ -141,7 +141,11 @@ def put_route(session: Session, record: RouteRecord) -> RouteRecord:
 def route(session: Session, name: str, *, lock: bool = False) -> RouteRecord | None:
     """Route by name; ``lock`` holds it to the end of the transaction."""
     query = select(schema.route).where(schema.route.c.name == name)
-    row = session.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if lock:
+        # A row that refers to the route holds its key. Two transactions that each stored such a
+        # row could both wait for the other if the lock wanted the key too.
+        query = query.with_for_update(key_share=True)
+    row = session.execute(query).mappings().one_or_none()
     return None if row is None else RouteRecord(**row)
 
 

@@ -3,14 +3,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gatekeeper.errors import Conflict, InputError, Unavailable
-from gatekeeper.store import access, decisions
+from gatekeeper.store import access, catalog, decisions
 from gatekeeper.store.database import Database, open_database
 from gatekeeper.store.lock import sole_server
+from gatekeeper.store.records import OverrideRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,3 +114,25 @@ def test_versions_are_distinct_and_rise_by_one_under_contention(db: Database) ->
 def test_no_counter_is_an_error_not_version_zero(db: Database) -> None:
     with pytest.raises(Unavailable, match="counter"), db.write() as session:
         decisions.advance(session)
+
+
+@pytest.mark.parametrize(
+    "db", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_transactions_that_store_for_a_route_and_then_lock_it_do_not_block_each_other(
+    catalogued: Database,
+) -> None:
+    """As an override and a pricing do: a stored row holds the key of the route it names."""
+    both_stored = threading.Barrier(2, timeout=20)
+
+    def store_then_lock(name: str) -> None:
+        record = OverrideRecord(
+            name, name, "prose", "bypass", None, "test", "test", 0.0, 0.0, None, None
+        )
+        with catalogued.write() as session:
+            decisions.add_override(session, record, ttl_s=60.0)
+            both_stored.wait()
+            assert catalog.route(session, "prose", lock=True) is not None
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(store_then_lock, ("one", "two")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_proposers import GAMMA, KINDS, load_kinds, short_prompts
+from real_proposers import GAMMA, KINDS, TREE_OF, load_kinds, short_prompts
 from strict_bank import strict_log10_e
 
 from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
@@ -42,16 +42,16 @@ def test_sampled_text_passes_the_strict_test(kind: str, engine: Any) -> None:
                 seed=1000 * seed + i,
                 gamma=GAMMA,
                 evidence=True,
-                proposer=kind,
+                proposer=proposer,
             )
             for i, prompt in enumerate(prompts)
             for seed in seeds
         ]
-        for settings, seeds in (
-            (PLAIN, (1, 2)),
-            (PLAIN, (3, 4)),
-            (FILTERED, (5, 6)),
-            (FILTERED, (7, 8)),
+        for settings, proposer, seeds in (
+            (PLAIN, kind, (1, 2)),
+            (PLAIN, kind, (3, 4)),
+            (FILTERED, TREE_OF.get(kind, kind), (5, 6)),
+            (FILTERED, TREE_OF.get(kind, kind), (7, 8)),
         )
     ]
     assert sum(r.max_tokens for batch in batches for r in batch) > 2000
