@@ -37,7 +37,7 @@ KINDS = [name for name in PROPOSERS if name not in TREE_OF.values()]
 
 
 def load_kinds(target: Path) -> Any:
-    """An engine of eight slots whose requests name their proposer."""
+    """An engine of 16 slots whose requests name their proposer."""
     from gatekeeper_adapters.engines.reference.convert import prepare
     from gatekeeper_adapters.engines.reference.loader import Options, load_engine
 
@@ -51,7 +51,7 @@ def load_kinds(target: Path) -> Any:
         version="test",
         others=others,
         # prompts are read once and not again for every kind
-        options=Options(max_batch=8, max_context=256, prefix_cache_bytes=2**29),
+        options=Options(max_batch=16, max_context=256, prefix_cache_bytes=2**29),
     )
 
 

@@ -33,9 +33,10 @@ stage "ruff" "$bin/ruff" check -q .
 stage "format" "$bin/ruff" format -q --check .
 stage "types" "$bin/mypy"
 stage "import contracts" "$bin/lint-imports"
-stage "tests" "$bin/pytest" -q -n 2 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
+# Three processes on two cores: many tests wait for a server, a lease or a sleeping drafter.
+stage "tests" "$bin/pytest" -q -n 3 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 # By file: what a file shares, such as the package's fresh environment, is built once.
-stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 2 --dist loadfile -m "postgres or browser or crash or package"
+stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 3 --dist loadfile -m "postgres or browser or crash or package"
 stage "real model" "$bin/pytest" -q -n 2 --dist loadfile -m model
 echo "== all stages passed"

@@ -13,6 +13,9 @@ __all__ = ["from_yaml"]
 
 _MAX_VALUES = 100_000
 
+# The same language, read ten times faster where PyYAML was built with libyaml, as its wheels are.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
     """Read one mapping of plain JSON values from YAML or JSON.
@@ -21,7 +24,7 @@ def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
         InputError: it is not YAML, not a mapping, or holds what JSON cannot (dates, NaN, sets).
     """
     try:
-        document = yaml.safe_load(data.decode())
+        document = yaml.load(data.decode(), Loader=_LOADER)  # noqa: S506 - both are safe loaders
         _check_size(document)
         check_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

@@ -127,10 +127,9 @@ def test_every_batch_size_equals_ordinary_decoding(name: str, build: Any) -> Non
     plain = drive(engine, ragged(8, gamma=0)).tokens
     lengths = set()
     for batch in range(1, 9) if name == "counts" else (1, 3, 8):
-        for gamma in (1, 3):
-            record = drive(engine, ragged(batch, gamma=gamma))
-            assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
-            lengths |= {r.accepted for r in record.rounds}
+        record = drive(engine, ragged(batch, gamma=1 if batch % 4 == 2 else 3))
+        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
+        lengths |= {r.accepted for r in record.rounds}
     assert lengths >= {0, 1, 2}  # refused at once, half way, and accepted deep
 
 
@@ -141,9 +140,9 @@ def test_processors_and_end_tokens_do_not_change_what_is_emitted(
 ) -> None:
     engine = build(TREES[name])
     settings = {"sampling": SETTINGS[setting], "end_tokens": END, "min_tokens": 9}
-    plain = drive(engine, ragged(6, gamma=0, **settings))
-    for gamma in (1, 2, 6):
-        record = drive(engine, ragged(6, gamma=gamma, **settings))
+    plain = drive(engine, ragged(4, gamma=0, **settings))
+    for gamma in (1, 6):
+        record = drive(engine, ragged(4, gamma=gamma, **settings))
         assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
 
 
@@ -328,9 +327,9 @@ def test_trees_fit_the_context_edge(gamma: int, build: Any) -> None:
 @pytest.mark.parametrize("name", TREES)
 def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(name: str, build: Any) -> None:
     engine = build(TREES[name])
-    requests = ragged(8, gamma=3, sampling=HOT)
+    requests = ragged(8, gamma=3, tokens=8, sampling=HOT)
     together = drive(engine, requests).tokens
-    for request in requests:
+    for request in requests[1::3]:
         assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
 
 
@@ -359,11 +358,11 @@ def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(build: Any) ->
             )
             for i in range(8 * batch, 8 * batch + 8)
         ]
-        for batch, gamma in enumerate((1, 2, 3, 1, 2, 3))
+        for batch, gamma in enumerate((1, 2, 3))
     ]
     assert strict_log10_e(build(), batches) < 3
     for fault in ("correction_from_q", "bonus_from_q"):
-        assert strict_log10_e(build(switches=FAULTS[fault]), batches[:3]) > 3, fault
+        assert strict_log10_e(build(switches=FAULTS[fault]), batches) > 3, fault
 
 
 def test_the_ledger_counts_heads_rows_and_states(build: Any, models: tuple[Path, Path]) -> None:

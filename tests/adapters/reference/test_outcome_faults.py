@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def build(models: tuple[Path, Path], switches: Switches) -> Any:
     target, draft = models
-    options = Options(max_batch=4, max_context=64, switches=switches)
+    options = Options(max_batch=16, max_context=64, switches=switches)
     return load_engine(target, {"kind": "draft_lm"}, draft, version="test", options=options)
 
 

@@ -48,10 +48,8 @@ def test_sampled_text_passes_the_strict_test(kind: str, engine: Any) -> None:
             for seed in seeds
         ]
         for settings, proposer, seeds in (
-            (PLAIN, kind, (1, 2)),
-            (PLAIN, kind, (3, 4)),
-            (FILTERED, TREE_OF.get(kind, kind), (5, 6)),
-            (FILTERED, TREE_OF.get(kind, kind), (7, 8)),
+            (PLAIN, kind, (1, 2, 3, 4)),
+            (FILTERED, TREE_OF.get(kind, kind), (5, 6, 7, 8)),
         )
     ]
     assert sum(r.max_tokens for batch in batches for r in batch) > 2000
