@@ -11,6 +11,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export GATEKEEPER_TEST_CACHE ?= $(ROOT)/.cache/models
 
 # Of some 18,000 files a run imports a few thousand: compiling those as they are needed is half the wait.
+# Many container images tell Python to keep nothing compiled, and every process would do it again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint $(ROOT)/constraints.txt
 
 .DEFAULT_GOAL := help
