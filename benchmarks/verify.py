@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 
+import detection_page
+import equivalence as detection
 import proposer_page
 import proposer_speed
 import proposers
@@ -78,6 +80,9 @@ def engine_parts() -> dict[str, Part]:
 STAGES = {
     "equivalence": Stage(equivalence_parts),
     "engine": Stage(engine_parts),
+    "detection": Stage(
+        detection.parts, jobs=2, summary=detection.summary, page=detection_page.write
+    ),
     "proposers": Stage(proposers.parts, jobs=2, page=proposer_page.write),
     "proposer-speed": Stage(
         proposer_speed.parts, summary=proposer_speed.summary, page=proposer_page.write

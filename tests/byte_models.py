@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tiny_models import write_tiny_llama
 
@@ -16,7 +16,7 @@ CHARACTERS = "é語🙂"
 """Two, three and four bytes: their bytes come out in any order, so most of them are broken."""
 
 
-def write_byte_llama(folder: Path, letters: bytes = ASCII) -> Path:
+def write_byte_llama(folder: Path, letters: bytes = ASCII, **changes: Any) -> Path:
     """Tokens are the special ones and the given bytes, one each; ``<|im_end|>`` ends an answer."""
     from tokenizers import AddedToken, Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
@@ -24,7 +24,7 @@ def write_byte_llama(folder: Path, letters: bytes = ASCII) -> Path:
     from tokenizers.pre_tokenizers import ByteLevel
 
     names = [*SPECIAL, *(symbol(byte) for byte in letters)]
-    write_tiny_llama(folder, vocab=len(names), max_position_embeddings=2048)
+    write_tiny_llama(folder, vocab=len(names), max_position_embeddings=2048, **changes)
     tokenizer = Tokenizer(BPE({name: i for i, name in enumerate(names)}, [], byte_fallback=False))
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = Decoder()

@@ -28,6 +28,7 @@ COMMANDS = {
         "gatekeeper.cli.equivalence:equivalence",
         "Check an EVIDENCE.npz for exactness.",
     ),
+    "battery": ("gatekeeper.cli.battery:battery", "Does a server keep what its API promises?"),
     "outcome": ("gatekeeper.cli.outcome:outcome", "Check a PAIRS.csv of task outcomes."),
     "decide": ("gatekeeper.cli.decide:decide", "Enable or bypass: decide a route now."),
     "report": ("gatekeeper.cli.report:report", "Why a route is decided so, figure by figure."),

@@ -274,6 +274,56 @@ def show(run_id: str, *, as_json: bool) -> None:
 
 
 @gate.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write Markdown.")
+@as_json_option
+def explain(run_id: str, html: Path | None, markdown: Path | None, *, as_json: bool) -> None:
+    """Say in plain words what the equivalence run RUN found.
+
+    What was claimed and tested, the verdict, the first difference, the tokens used and still
+    needed, what the test cannot tell, and what to do now. With --html or --markdown that goes into
+    the file, with --json the document behind it is printed.
+    """
+    from gatekeeper.cli.http import client
+    from gatekeeper.cli.report import print_report, write_files
+    from gatekeeper.reports.plain_verdict import lay_out
+
+    with client() as http:
+        document = _explained(http, run_id)
+    laid_out = lay_out(document)
+    write_files(laid_out, html=html, markdown=markdown, quiet=as_json)
+    if as_json:
+        print_document({"headline": laid_out.headline, **document})
+    elif html is None and markdown is None:
+        print_report(laid_out)
+
+
+def _explained(http: httpx.Client, run_id: str) -> dict[str, Any]:
+    """All that the page of a run rests on; prompts are those of the workload as shipped here."""
+    from datetime import UTC, datetime
+
+    from gatekeeper import workloads
+    from gatekeeper.cli.http import pages, segment
+    from gatekeeper.reports.plain_verdict import collect
+
+    view = http.get(f"/v1/gate-runs/{segment(run_id)}").json()
+    artifact, policy = (
+        http.get(f"/v1/{kind}/{view[name]}").json()["document"]
+        for kind, name in (("artifacts", "artifact"), ("policies", "policy"))
+    )
+    shipped = workloads.prompts(view["slice"]) if view["slice"] in workloads.SLICES else ()
+    return collect(
+        view,
+        artifact,
+        policy,
+        pages(http, "/v1/claims", run=view["id"]),
+        prompts={prompt.id: prompt.text for prompt in shipped},
+        written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+@gate.command()
 @click.argument("run_id", metavar="ID")
 @as_json_option
 def cancel(run_id: str, *, as_json: bool) -> None:

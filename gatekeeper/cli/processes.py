@@ -79,7 +79,7 @@ def child(
                 process.wait()
 
 
-def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 180) -> None:
     """Return once ``/readyz`` answers 200.
 
     Raises:

@@ -13,9 +13,9 @@ from gatekeeper.errors import InputError, printable
 if TYPE_CHECKING:
     import httpx
 
-    from gatekeeper.reports.route_report import RouteReport
+    from gatekeeper.reports.route_report_figures import Report
 
-__all__ = ["report", "write_report"]
+__all__ = ["print_report", "report", "write_files", "write_report"]
 
 _PIPE_WIDTH = 120
 
@@ -37,14 +37,19 @@ def report(route: str, html: Path | None, markdown: Path | None, *, as_json: boo
     if as_json:
         print_document(document)
     elif html is None and markdown is None:
-        from rich.console import Console
+        print_report(laid_out)
 
-        from gatekeeper.reports.route_terminal import render_terminal
 
-        console = Console(highlight=False, markup=False)
-        if not console.is_terminal:
-            console.width = _PIPE_WIDTH
-        console.print(render_terminal(laid_out, width=console.width - 2))
+def print_report(laid_out: Report) -> None:
+    """Print a report, as wide as the terminal."""
+    from rich.console import Console
+
+    from gatekeeper.reports.route_terminal import render_terminal
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(render_terminal(laid_out, width=console.width - 2))
 
 
 def write_report(
@@ -54,7 +59,7 @@ def write_report(
     html: Path | None = None,
     markdown: Path | None = None,
     quiet: bool = False,
-) -> tuple[dict[str, Any], RouteReport]:
+) -> tuple[dict[str, Any], Report]:
     """Fetch a route's report, write it to the files named, and return it with its layout.
 
     Raises:
@@ -65,6 +70,18 @@ def write_report(
 
     document: dict[str, Any] = http.get(f"/v1/reports/{segment(route)}").json()
     laid_out = lay_out(document)
+    write_files(laid_out, html=html, markdown=markdown, quiet=quiet)
+    return document, laid_out
+
+
+def write_files(
+    laid_out: Report, *, html: Path | None, markdown: Path | None, quiet: bool = False
+) -> None:
+    """Write a report to the files named.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
     if html is not None:
         from gatekeeper.reports.route_html import render_html
 
@@ -73,7 +90,6 @@ def write_report(
         from gatekeeper.reports.route_markdown import render_markdown
 
         _write(markdown, render_markdown(laid_out), quiet=quiet)
-    return document, laid_out
 
 
 def _write(path: Path, text: str, *, quiet: bool) -> None:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "SHARES",
     "BypassRules",
+    "DeclaredEffect",
     "EquivalenceBudget",
     "GreedyBudget",
     "MinimumValue",
@@ -36,6 +38,8 @@ __all__ = [
 MIN_REPLICATES = 2
 MIN_CONFIRM_BLOCKS = 3
 COIN_TOSS = 0.5
+SHARES = (0.02, 0.1, 0.3)
+"""Effects that can be declared: those that the e-process bank has a member for."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,38 @@ class GreedyBudget:
 
 
 @dataclass(frozen=True)
+class DeclaredEffect:
+    """What the sampled tokens are to detect, and how surely.
+
+    ``share`` of all tokens come from the draft unchecked; ``power`` is the probability to find that.
+    """
+
+    share: float
+    power: float
+
+    def __post_init__(self) -> None:
+        at = "equivalence.sampled.effect"
+        useful = COIN_TOSS <= self.power < 1
+        check(
+            [
+                (f"{at}.share", self.share, self.share in SHARES, f"use one of {SHARES}"),
+                (f"{at}.power", self.power, useful, "use a value in [0.5, 1), such as 0.9"),
+            ]
+        )
+
+
+@dataclass(frozen=True)
 class SampledBudget:
-    """Tokens per sampling setting; ``gammas`` are extra arms beside the artifact's own gamma."""
+    """Tokens per sampling setting; ``gammas`` are extra arms beside the artifact's own gamma.
+
+    ``effect`` is declared before the run; the plan says how many tokens it needs.
+    """
 
     min_tokens: int
     max_tokens: int
     settings: tuple[SamplingSettings, ...]
     gammas: tuple[int, ...]
+    effect: DeclaredEffect | None = None
 
     def __post_init__(self) -> None:
         at = "equivalence.sampled"

@@ -8,11 +8,13 @@ inside what it admits, or the tolerance where it admits nothing, and the outcome
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gatekeeper.core.claims import Claim
 from gatekeeper.core.stats import greedy, tolerance
@@ -32,9 +34,7 @@ from gatekeeper.gates.equivalence_plan import (
 from gatekeeper.gates.equivalence_run import TABLES, Accumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pandas as pd
+    from collections.abc import Callable, Mapping, Sequence
 
     from gatekeeper.core.policy_schema import EquivalenceBudget
 
@@ -49,9 +49,11 @@ __all__ = [
     "evaluate",
     "evidence_of",
     "plan",
+    "worded",
 ]
 
 _SOURCE = "equivalence gate"
+_TEXT = "text of "
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class _Context:
     greedy_prompts: int
     settings: tuple[str, ...]
     deviation: float | None
+    design: Mapping[str, Any] | None
+    texts: Mapping[int, str]
 
     @classmethod
     def read(cls, table: pd.DataFrame) -> _Context:
@@ -80,6 +84,12 @@ class _Context:
                 greedy_prompts=int(named["greedy_prompts"][0]),
                 settings=tuple(named.get("setting", ())),
                 deviation=float(named["deviation"][0]) if "deviation" in named else None,
+                design=json.loads(named["design"][0]) if "design" in named else None,
+                texts={
+                    int(str(name).removeprefix(_TEXT)): found[0]
+                    for name, found in named.items()
+                    if str(name).startswith(_TEXT)
+                },
             )
         except KeyError as error:
             raise EvidenceError(
@@ -113,13 +123,14 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
     judged = (identity, strict, deviation)
     outcome = worst(j.part.outcome for j in judged if j.part.mandatory)
     count = tokens(tables["requests"])
-    example = next((j.counter_example for j in judged if j.counter_example is not None), None)
+    example = _with_texts(judged, context.texts)
     return GateResult(
         gate="equivalence",
         outcome=outcome,
         parts=tuple(j.part for j in judged),
         summary={
             "contract": context.contract,
+            "design": context.design,
             "admitted_deviation": context.deviation,
             "identity_rule": context.rule,
             "gamma": context.gamma,
@@ -133,6 +144,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
             "strict": strict.summary,
             "tolerance": deviation.summary,
             "tokens": count,
+            "tokens_needed": _tokens_needed(judged) if outcome is Outcome.INCONCLUSIVE else None,
             "counter_example": example,
         },
         claims=(
@@ -149,8 +161,43 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
     )
 
 
+def worded(
+    budget: EquivalenceBudget,
+    tables: Mapping[str, pd.DataFrame],
+    detokenize: Callable[[Sequence[int]], str],
+) -> dict[str, pd.DataFrame]:
+    """Return the tables with the texts of the counter-example's tokens, where there is one.
+
+    They are evidence like the tokens themselves: whoever judges the tables again can show them.
+    """
+    found = evaluate(budget, tables).summary["counter_example"] or {}
+    ids = [found[key] for key in ("token", "expected") if found.get(key) is not None]
+    known = sorted(set(ids) - {greedy.NO_TOKEN})
+    rows = [(f"{_TEXT}{token}", detokenize([token])) for token in known]
+    texts = pd.DataFrame(rows, columns=["name", "value"], dtype=tables["context"]["value"].dtype)
+    return {**tables, "context": pd.concat([tables["context"], texts], ignore_index=True)}
+
+
+def _with_texts(judged: tuple[_Judged, ...], texts: Mapping[int, str]) -> Mapping[str, Any] | None:
+    """The first part's counter-example, with what its tokens read as where the evidence says so."""
+    for part in judged:
+        if part.counter_example is not None:
+            example = part.counter_example
+            return {
+                **example,
+                "text": texts.get(example["token"]),
+                "expected_text": texts.get(example["expected"]),
+            }
+    return None
+
+
+def _tokens_needed(judged: tuple[_Judged, ...]) -> int | None:
+    """Further sampled tokens that may settle it; None where tokens are not what is missing."""
+    return max(j.still_needed for j in judged) or None
+
+
 def _still_needed(judged: tuple[_Judged, ...]) -> str:
-    more = max(j.still_needed for j in judged)
+    more = _tokens_needed(judged)
     open_parts = [
         f"{j.part.name}: {j.part.detail}"
         for j in judged
@@ -205,6 +252,7 @@ def _greedy(
             "prompt": prompt,
             "position": position,
             "token": token,
+            "expected": greedy.ordinary_token(table, prompt, position),
             "deficit": deficit if math.isfinite(deficit) else None,
             "target_probability": None,
         }
@@ -271,6 +319,7 @@ def _strict(
             "prompt": str(row["prompt"]),
             "position": int(row["position"]),
             "token": int(row["token"]),
+            "expected": None,
             "deficit": None,
             "target_probability": float(row["target_probability"]),
         }

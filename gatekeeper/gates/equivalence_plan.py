@@ -10,7 +10,12 @@ import numpy as np
 
 from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
 from gatekeeper.core.stats.evidence import RequestEvidence
-from gatekeeper.core.stats.power import attainable
+from gatekeeper.core.stats.power import (
+    REFERENCE_EFFECTS,
+    attainable,
+    detection,
+    tokens_needed,
+)
 from gatekeeper.core.stats.tolerance import tokens_to_pass
 from gatekeeper.errors import InputError
 
@@ -85,6 +90,23 @@ class Plan:
     end_tokens: tuple[int, ...]
     seed: int
     deviation: float | None = None
+
+    @property
+    def design(self) -> dict[str, Any]:
+        """JSON-able: what was declared before the first token. It is stored with the evidence."""
+        sampled = self.budget.sampled
+        return {
+            "contract": self.contract,
+            "alpha": self.budget.alpha,
+            "declared_effect": self.estimate["declared_effect"],
+            "settings": [setting.label for setting in self.settings],
+            "gammas": self.estimate["gammas"],
+            "prompts": len({t.prompt_id for t in self.trials if t.arm == SAMPLED}),
+            "order": f"random, seed {self.seed}",
+            "replicates": self.budget.replicates,
+            "greedy_prompts": self.greedy_prompts,
+            "tokens_per_setting": [sampled.min_tokens, sampled.max_tokens],
+        }
 
 
 def admitting(budget: EquivalenceBudget, deviation: float | None) -> EquivalenceBudget:
@@ -238,10 +260,29 @@ def _estimate(
         "minutes": _minutes(high, rates),
         "minutes_at_least": _minutes(low, rates),
         "alpha": budget.alpha,
+        "declared_effect": _declared_effect(budget, len(settings)),
         "attainable_power": attainable(sampled, alpha=budget.alpha),
         "tokens_to_pass_tolerance": {k: math.ceil(v) for k, v in per_setting.items()},
         "tolerance_attainable": max(per_setting.values()) <= budget.sampled.max_tokens,
         "assumes": "median detection times of synthetic models, ±30 %; acceptance 0.76",
+    }
+
+
+def _declared_effect(budget: EquivalenceBudget, settings: int) -> dict[str, Any] | None:
+    """The policy's effect, the tokens of all settings it needs, and what the budget makes of it."""
+    declared = budget.sampled.effect
+    if declared is None:
+        return None
+    effect, alpha = REFERENCE_EFFECTS[declared.share], budget.alpha
+    needed = tokens_needed(effect, alpha=alpha, power=declared.power)
+    least, most = (settings * n for n in (budget.sampled.min_tokens, budget.sampled.max_tokens))
+    return {
+        "share": declared.share,
+        "power": declared.power,
+        "tokens_needed": needed,
+        "within_budget": needed <= most,
+        "power_at_least": round(detection(effect, least, alpha=alpha), 2),
+        "power_at_most": round(detection(effect, most, alpha=alpha), 2),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pandas as pd
 
 from gatekeeper.core.stats import greedy, tolerance
 from gatekeeper.core.stats.eprocess import MEMBERS, Bank, bonus_by_index, log_e, to_table
+from gatekeeper.core.stats.families import EXACT_SUPPORT_RATE, SUPPORT_RATE
 from gatekeeper.core.verdicts import Outcome
 from gatekeeper.errors import InputError
 from gatekeeper.gates.equivalence_plan import SAMPLED
@@ -85,8 +87,13 @@ class Accumulator:
         self._plan = plan
         self._sigma, self._delta = numeric_noise(plan, info)
         self._info = info
+        exact = info.identity_rule == "bitwise"
         self._bank = Bank(
-            info.vocab_size, seed=plan.seed, delta=self._delta, end_tokens=plan.end_tokens
+            info.vocab_size,
+            seed=plan.seed,
+            delta=self._delta,
+            end_tokens=plan.end_tokens,
+            support_rate=EXACT_SUPPORT_RATE if exact else SUPPORT_RATE,
         )
         self._order = [t.index for t in plan.trials if t.arm == SAMPLED]
         self._next = 0
@@ -202,8 +209,8 @@ class Accumulator:
     def settled(self) -> bool:
         """Whether more trials can no longer change the verdict, or the token budget is spent."""
         budget = self._plan.budget.sampled
-        strict = self._alarm and self._plan.contract == "exact"
-        if strict or Outcome.FAIL in (self._tolerance_outcome, self._greedy_outcome):
+        strict = self._alarm or self._greedy_outcome is Outcome.FAIL
+        if (strict and self._plan.contract == "exact") or self._tolerance_outcome is Outcome.FAIL:
             return True
         if self._greedy_left > 0:
             return False
@@ -221,6 +228,7 @@ class Accumulator:
             ("delta", repr(self._delta)),
             ("gamma", str(self._plan.gamma)),
             ("contract", self._plan.contract),
+            ("design", json.dumps(self._plan.design, sort_keys=True)),
             ("greedy_prompts", str(self._plan.greedy_prompts)),
             *(("setting", s.label) for s in self._plan.settings),
             *([] if deviation is None else [("deviation", repr(deviation))]),

@@ -16,7 +16,7 @@ from gatekeeper.reports.charts import draw
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatekeeper.reports.route_report import RouteReport
+    from gatekeeper.reports.route_report_figures import Report
 
 __all__ = ["render_html"]
 
@@ -37,7 +37,7 @@ def _environment() -> Environment:
     return found
 
 
-def render_html(report: RouteReport) -> str:
+def render_html(report: Report) -> str:
     """Return the whole page; its policy forbids every request and every script."""
     environment = _environment()
     css = environment.get_template("report.css").render().strip()

@@ -20,20 +20,19 @@ from gatekeeper.reports.route_report_figures import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gatekeeper.reports.route_report import RouteReport
-    from gatekeeper.reports.route_report_figures import Block, Line
+    from gatekeeper.reports.route_report_figures import Block, Line, Report
 
 __all__ = ["render_markdown"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~!])")
 
 
-def render_markdown(report: RouteReport) -> str:
+def render_markdown(report: Report) -> str:
     """Return the report with figures numbered by their claims, listed at the end."""
     numbers = {str(claim["id"]): f"c{i}" for i, claim in enumerate(report.claims, start=1)}
     parts = [
-        f"# {_plain(report.route)}: {_plain(report.headline)}",
-        _line((report.explanation,), numbers),
+        f"# {_plain(report.subject)}: {_plain(report.headline)}",
+        _line(report.explanation, numbers),
         _block(report.facts, numbers, 3),
     ]
     if report.unclaimed:

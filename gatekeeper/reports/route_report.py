@@ -6,7 +6,6 @@ tables and charts, in which every number is tied to its claim. Nothing is comput
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.reports import number_forms as forms
@@ -19,7 +18,7 @@ from gatekeeper.reports.route_report_figures import (
     Line,
     Mark,
     Paragraph,
-    Quote,
+    Report,
     Section,
     Table,
     line,
@@ -36,7 +35,7 @@ from gatekeeper.reports.route_report_value import outcome_section, value_section
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RouteReport", "lay_out"]
+__all__ = ["lay_out"]
 
 _HEADLINE = {
     "equivalence_failed": "speculation does not keep the target's output",
@@ -49,23 +48,7 @@ _HEADLINE = {
 }
 
 
-@dataclass(frozen=True)
-class RouteReport:
-    """A report ready to be written out. ``claims`` are those cited, in order of appearance."""
-
-    route: str
-    action: str
-    headline: str
-    explanation: Quote
-    facts: Facts
-    sections: tuple[Section, ...]
-    claims: tuple[Mapping[str, Any], ...]
-    known_claims: int
-    unclaimed: tuple[str, ...]
-    generated_at: str
-
-
-def lay_out(document: Mapping[str, Any]) -> RouteReport:
+def lay_out(document: Mapping[str, Any]) -> Report:
     """Lay out one report document.
 
     Raises:
@@ -89,17 +72,19 @@ def lay_out(document: Mapping[str, Any]) -> RouteReport:
         Section("provenance", "Policy, artifact, engine", _provenance(document, ledger)),
         Section("history", "History and overrides", _history(document, ledger)),
     )
-    return RouteReport(
-        route=lease["route"],
-        action=lease["action"],
+    return Report(
+        subject=lease["route"],
+        question="Should route {} decode speculatively?",
         headline=_headline(document),
-        explanation=explanation,
+        tone="good" if lease["action"] == "enable" else "plain",
+        explanation=(explanation,),
         facts=facts,
         sections=sections,
         claims=tuple(ledger.cited.values()),
         known_claims=len(ledger.claims),
         unclaimed=tuple(ledger.unclaimed),
         generated_at=moment(document["generated_at"]),
+        source=f"/v1/reports/{lease['route']}",
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Paragraph",
     "Piece",
     "Quote",
+    "Report",
     "RunFigures",
     "Section",
     "Table",
@@ -139,6 +140,29 @@ class Section:
     name: str
     title: str
     blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report ready to be written out: on a terminal, as a page, as Markdown.
+
+    ``question`` has ``{}`` where the ``subject`` stands. ``headline`` is the answer, a colon and why;
+    ``tone`` is the answer's. ``claims`` are those cited, in order of appearance; ``source`` is the
+    path of the API that the figures came from.
+    """
+
+    subject: str
+    question: str
+    headline: str
+    tone: str
+    explanation: Line
+    facts: Facts
+    sections: tuple[Section, ...]
+    claims: tuple[Mapping[str, Any], ...]
+    known_claims: int
+    unclaimed: tuple[str, ...]
+    generated_at: str
+    source: str
 
 
 @dataclass

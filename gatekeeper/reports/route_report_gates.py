@@ -17,6 +17,7 @@ from gatekeeper.reports.route_report_figures import (
     Line,
     Mark,
     Paragraph,
+    Piece,
     RunFigures,
     Table,
     line,
@@ -143,6 +144,8 @@ def _equivalence(
     blocks += _counter_example(figures)
     blocks += _tolerances(figures)
     blocks.append(_power(document["route"], figures))
+    plainly = f"The same in plain words: gatekeeper gate explain {figures.run}"
+    blocks.append(Paragraph((plainly,), muted=True))
     return tuple(tested), tuple(blocks)
 
 
@@ -209,13 +212,16 @@ def _counter_example(figures: RunFigures) -> list[Block]:
     if not found:
         return []
     at = "summary.counter_example"
+    token: Piece = f"{found['token']!r}"  # of two servers the text is known, and no number
+    if not isinstance(found["token"], str):
+        token = figures.figure(f"{at}.token", forms.plain)
     return [
         Paragraph(
             line(
                 f"Counter-example of the {found['part']}: prompt {found['prompt']}, position ",
                 figures.figure(f"{at}.position", forms.count),
                 ", token ",
-                figures.figure(f"{at}.token", forms.plain),
+                token,
                 "; the target gives it probability ",
                 figures.figure(f"{at}.target_probability", forms.plain),
                 ", its deficit is ",

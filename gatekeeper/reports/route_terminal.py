@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gatekeeper.reports.charts import Interval
-    from gatekeeper.reports.route_report import RouteReport
-    from gatekeeper.reports.route_report_figures import Block, Line
+    from gatekeeper.reports.route_report_figures import Block, Line, Report
 
 __all__ = ["render_terminal"]
 
 _TONE = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "plain": "bold"}
 _BAR = 36
+_THIN = "\u202f"  # stands between thousands, and Python calls it unprintable
 _FEW = 3
 _SLACK = 1.3
 
 
-def render_terminal(report: RouteReport, *, width: int) -> RenderableType:
+def render_terminal(report: Report, *, width: int) -> RenderableType:
     """Terminal report, at most ``width`` columns wide."""
-    action, _, clause = report.headline.partition(": ")
-    style = "bold green" if report.action == "enable" else "bold yellow"
-    title = _words(("bold", report.route), ("", "  "), (style, action), ("", f": {clause}"))
-    parts: list[RenderableType] = [title, _text((report.explanation,)), Text()]
+    answer, _, clause = report.headline.partition(": ")
+    style = _TONE["warn" if report.tone == "plain" else report.tone]
+    title = _words(("bold", report.subject), ("", "  "), (style, answer), ("", f": {clause}"))
+    parts: list[RenderableType] = [title, _text(report.explanation), Text()]
     parts.append(_facts(report.facts))
     for section in report.sections:
         parts += [Text(), Text(section.title, style="bold underline")]
@@ -65,7 +65,8 @@ def _words(*styled: tuple[str, str]) -> Text:
     """Text of (style, words) pairs; foreign words cannot steer the terminal."""
     found = Text()
     for style, words in styled:
-        found.append("".join(c if c.isprintable() else ascii(c)[1:-1] for c in words), style=style)
+        shown = (c if c.isprintable() or c == _THIN else ascii(c)[1:-1] for c in words)
+        found.append("".join(shown), style=style)
     return found
 
 

@@ -78,7 +78,8 @@ def run_equivalence(
         raise Cancelled
     decoding_s = clock() - began - scoring_s
     tracker.report("equivalence", total, total, f"tokens at most, {decoded} decoded")
-    files, tables = round_trip(accumulator.tables())
+    measured = equivalence.worded(plan.budget, accumulator.tables(), engine.detokenize)
+    files, tables = round_trip(measured)
     result = equivalence.evaluate(plan.budget, tables)
     rates = None
     if decoded and decoding_s > 0 and scoring_s > 0:

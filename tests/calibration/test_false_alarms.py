@@ -5,11 +5,15 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from faults.synthetic import MarkovLM, decode, draw, softmax
+from faults.benign import CONTROLS
+from faults.detection import side_by_side
+from faults.markov import filtered
+from faults.synthetic import MarkovLM, arrays, decode, decode_with, draw, softmax
 
 from gatekeeper.core.stats import tolerance
 from gatekeeper.core.stats.eprocess import MEMBERS, Bank, bonus_by_index, log_e
 from gatekeeper.core.stats.evidence import RequestEvidence
+from gatekeeper.gates.equivalence_check import check
 
 pytestmark = pytest.mark.calibration
 
@@ -40,7 +44,7 @@ def largest_e(
 
 
 def test_exact_decoding_alarms_no_more_than_the_e_process_allows() -> None:
-    runs = 200
+    runs = 120
     best, members = [], []
     for seed in range(runs):
         evidence = decode(
@@ -51,24 +55,12 @@ def test_exact_decoding_alarms_no_more_than_the_e_process_allows() -> None:
         members.append(m)
     best, members = np.array(best), np.array(members)
     assert (best >= np.log(1 / ALPHA)).sum() == 0
-    # Ville: P(sup E >= x) <= 1/x. At x = 10, 200 runs expect at most 20; 35 is 3.5 sd above.
-    assert (best >= np.log(10)).sum() <= 35
+    # Ville: P(sup E >= x) <= 1/x. At x = 10, 120 runs expect at most 12; 24 is 3.6 sd above.
+    assert (best >= np.log(10)).sum() <= 24
     per_member = (members >= np.log(10)).sum(axis=0)
-    assert per_member.max() <= 40, MEMBERS[int(per_member.argmax())]
+    assert per_member.max() <= 27, MEMBERS[int(per_member.argmax())]
     # The test is alive: some member does reach 3 by chance.
     assert (members >= np.log(3)).any()
-
-
-def filtered(p: np.ndarray, *, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, axis=1)
-    keep = np.ones_like(ranked, dtype=bool)
-    if top_k:
-        keep[:, top_k:] = False
-    keep &= np.cumsum(ranked, axis=1) - ranked < top_p
-    out = np.zeros_like(p)
-    np.put_along_axis(out, order, np.where(keep, ranked, 0), axis=1)
-    return out / out.sum(axis=1, keepdims=True)
 
 
 def variants() -> dict[str, MarkovLM]:
@@ -95,47 +87,16 @@ def test_exact_variants_stay_silent(name: str) -> None:
         assert largest_e(evidence, 80)[0] < np.log(1 / ALPHA)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1])
-def test_logit_noise_stays_silent(noise: float) -> None:
-    lm = model()
-    for seed in range(6):
+# 200 runs of each, with 1,000 tokens, are in `make verify STAGE=detection`.
+@pytest.mark.parametrize("name", CONTROLS)
+def test_benign_controls_never_fail(name: str) -> None:
+    control = CONTROLS[name]
+    lm = control.prepare(model())
+    for seed in range(5):
         rng = np.random.default_rng(seed)
-        evidence = [noisy(e, rng, noise) for e in decode(lm, rng, requests=40, tokens=64)]
-        assert largest_e(evidence, 80)[0] < np.log(1 / ALPHA)
-
-
-def noisy(e: RequestEvidence, rng: np.random.Generator, noise: float) -> RequestEvidence:
-    logits = np.log(np.maximum(e.p, 1e-30)) + noise * rng.standard_normal(e.p.shape)
-    return RequestEvidence(
-        e.prompt,
-        e.replicate,
-        e.request,
-        e.token,
-        softmax(logits),
-        e.q,
-        e.k,
-        e.round,
-        e.kind,
-        e.draft,
-    )
-
-
-def test_logits_rounded_to_bfloat16_stay_silent() -> None:
-    def rounded(x: np.ndarray) -> np.ndarray:
-        bits = (x.astype(np.float32) + 12).view(np.uint32)  # logits of size 8 to 16
-        return ((bits + 0x8000) & 0xFFFF0000).view(np.float32)
-
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        evidence = [
-            RequestEvidence(
-                e.prompt, e.replicate, e.request, e.token,
-                softmax(rounded(np.log(np.maximum(e.p, 1e-12)))),
-                e.q, e.k, e.round, e.kind, e.draft,
-            )
-            for e in decode(model(), rng, requests=40, tokens=64)
-        ]  # fmt: skip
-        assert largest_e(evidence, 80)[0] < np.log(1 / ALPHA)
+        evidence = decode_with(control.sampler, lm, rng, requests=32, tokens=32)
+        shown = control.seen(side_by_side(evidence), rng)
+        assert check(arrays(shown), seed=seed)["outcome"] != "FAIL"
 
 
 def test_targets_that_lie_outside_the_support_for_numeric_reasons_stay_silent() -> None:

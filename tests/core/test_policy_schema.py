@@ -111,6 +111,7 @@ def test_unknown_sampling_settings_are_named() -> None:
 
 
 DEFAULTED = {
+    "equivalence.sampled.effect",
     "equivalence.tolerance.pass_alpha",
     "equivalence.tolerance.fail_alpha",
     "serving.slo.ttft_s",
@@ -201,3 +202,18 @@ def test_impossible_figures_are_refused(path: str, value: Any) -> None:
 )
 def test_smallest_pairs_that_can_pass(margin: float, alpha: float, pairs: int) -> None:
     assert smallest_pairs(margin, alpha) == pairs
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("share", 0.2), ("share", 0), ("power", 1.0), ("power", 0.3)]
+)
+def test_an_effect_nobody_can_declare_is_refused(path: str, value: float) -> None:
+    with pytest.raises(InputError) as caught:
+        Policy.from_dict(changed(f"equivalence.sampled.effect.{path}", value))
+    assert caught.value.field == f"equivalence.sampled.effect.{path}"
+
+
+def test_a_policy_may_declare_no_effect() -> None:
+    document = load("production")
+    del document["equivalence"]["sampled"]["effect"]
+    assert Policy.from_dict(document).equivalence.sampled.effect is None

@@ -14,11 +14,14 @@ from gatekeeper.core.claims import recompute
 from gatekeeper.core.decoding import Rates, SamplingSettings, TokenPrompt
 from gatekeeper.core.equations import EQUATIONS
 from gatekeeper.core.policy_schema import (
+    SHARES,
+    DeclaredEffect,
     EquivalenceBudget,
     GreedyBudget,
     SampledBudget,
     ToleranceBudget,
 )
+from gatekeeper.core.stats.power import REFERENCE_EFFECTS
 from gatekeeper.core.verdicts import GateResult, Outcome, Part
 from gatekeeper.errors import EvidenceError, InputError
 from gatekeeper.gates import equivalence
@@ -202,6 +205,37 @@ def test_the_estimate_says_what_it_costs_and_what_it_can_show() -> None:
     json.dumps(estimate)
     strict = replace(BUDGET, tolerance=ToleranceBudget(window=0.01, bonus=0.02))
     assert not make_plan(strict).estimate["tolerance_attainable"]
+
+
+def declaring(share: float, power: float) -> dict[str, Any]:
+    effect = DeclaredEffect(share=share, power=power)
+    declared = replace(BUDGET, sampled=replace(BUDGET.sampled, effect=effect))
+    found: dict[str, Any] = make_plan(declared).estimate["declared_effect"]
+    return found
+
+
+def test_the_plan_says_what_a_declared_effect_needs() -> None:
+    coarse, fine = declaring(0.3, 0.9), declaring(0.1, 0.9)
+    assert (coarse["share"], coarse["power"]) == (0.3, 0.9)
+    assert 600 < coarse["tokens_needed"] < 1800 < fine["tokens_needed"]
+    assert coarse["within_budget"]
+    assert not fine["within_budget"]
+    assert coarse["power_at_least"] < 0.9 < coarse["power_at_most"]
+    assert declaring(0.3, 0.5)["tokens_needed"] < coarse["tokens_needed"]
+    assert make_plan().estimate["declared_effect"] is None
+    assert tuple(REFERENCE_EFFECTS) == SHARES
+
+
+def test_the_design_is_stored_with_the_evidence(exact: Any) -> None:
+    _, tables, result = exact
+    design = result.summary["design"]
+    assert design == json.loads(json.dumps(make_plan().design))
+    assert design["gammas"] == [4, 1]
+    assert design["prompts"] == len(PROMPTS)
+    assert design["tokens_per_setting"] == [600, 1800]
+    # Evidence of an earlier version has none.
+    old = {**tables, "context": tables["context"].query("name != 'design'")}
+    assert equivalence.evaluate(BUDGET, old).summary["design"] is None
 
 
 def test_a_plan_needs_prompts_and_a_window() -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     F = NDArray[np.float64]
 
 __all__ = [
+    "EXACT_SUPPORT_RATE",
+    "SUPPORT_RATE",
     "Factors",
     "duplicate",
     "join",
@@ -45,6 +47,11 @@ SUPPORT_RATE = 0.01
 
 A hard top-p or top-k edge moves with the last bit of a bf16 logit: about one token in 180 then
 falls outside the support that another batch shape computed."""
+
+EXACT_SUPPORT_RATE = 1e-6
+"""The same where logits are alike to float32 rounding. An edge then moves where two logits, or a sum and
+its limit, lie as close as that: at one position in a million, and by a token that is seldom drawn."""
+
 _NAMED_SHARE = 0.98
 _LEGENDRE_DEVIATION = (0.5, 0.3849001794597505, 0.3248)
 """∫|P_j(2u − 1)| du over [0, 1], j = 1, 2, 3 (the last rounded up)."""
@@ -197,10 +204,15 @@ def duplicate(rows: Rows, share: F) -> Factors:
     return _mixture("duplicate", ratio, np.where(use, 2.0, 0.0), DUPLICATE_EPSILONS)
 
 
-def support(rows: Rows) -> Factors:
-    """(1 − ε) + ε 1[p(x) = 0]/η: more than a share η of tokens outside the support of p.
+def support(rows: Rows, rate: float) -> Factors:
+    """(1 − ε) + ε 1[p(x) = 0]/η: more than a share η = ``rate`` of tokens outside the support of p.
 
-    E f <= 1 for every law whose mass outside the support is at most η.
+    E f <= 1 for every law whose mass outside the support is at most η. Everywhere, and at the bonus
+    position alone, where a missing mask would drown in the window's tokens.
     """
-    ratio = np.where(rows.p_x > 0, 0.0, 1.0 / SUPPORT_RATE)
-    return _mixture("outside the support", ratio, np.zeros(len(rows)), EPSILONS)
+    ratio = np.where(rows.p_x > 0, 0.0, 1.0 / rate)
+    none = np.zeros(len(rows))
+    return join(
+        _mixture("outside the support", ratio, none, EPSILONS),
+        _mixture("outside the support at bonus", np.where(rows.bonus, ratio, 1.0), none, EPSILONS),
+    )

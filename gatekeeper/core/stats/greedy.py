@@ -27,10 +27,12 @@ __all__ = [
     "BASELINE_LIMIT",
     "COLUMNS",
     "DEFAULT_SIGMA",
+    "NO_TOKEN",
     "GreedyVerdict",
     "judge",
     "logit_sigma",
     "mismatches",
+    "ordinary_token",
     "threshold",
 ]
 
@@ -50,6 +52,9 @@ to 1e-4 at most, bf16 logits of size 8 to 16 are rounded to 1/16 (sd 0.018)."""
 BASELINE_LIMIT = 1.0
 """Ordinary decoding that is this far from the independent forward is not the same model: then a τ
 derived from it would excuse anything, and the comparison has no baseline."""
+
+NO_TOKEN = -1
+"""Stands for the token of a text that ended before the other did."""
 
 _TIE_ALPHA = 0.001
 
@@ -131,10 +136,21 @@ def _faults(table: pd.DataFrame, *, tau: float, rule: str) -> list[tuple[str, in
             token, deficit = (
                 (int(tokens[at]), float(mine["deficit"].iloc[at]))
                 if at < len(tokens)
-                else (-1, math.nan)
+                else (NO_TOKEN, math.nan)
             )
             found.append((str(prompt), at, token, deficit))
     return found
+
+
+def ordinary_token(table: pd.DataFrame, prompt: str, position: int) -> int | None:
+    """The ordinary text's token at a position, ``NO_TOKEN`` past its end; None where the texts differ before."""
+    rows = table[table["prompt"] == prompt].sort_values("position")
+    ordinary, speculative = (
+        rows.loc[rows["arm"] == arm, "token"].tolist() for arm in ("ordinary", "speculative")
+    )
+    if ordinary[:position] != speculative[:position] or not ordinary:
+        return None
+    return int(ordinary[position]) if position < len(ordinary) else NO_TOKEN
 
 
 def judge(

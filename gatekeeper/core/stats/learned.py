@@ -77,7 +77,7 @@ class Learned:
             np.add.at(self._seen[name], (stratum[use], which[use]), 1.0)
             np.add.at(self._expected[name], stratum[use], mass[use])
         np.add.at(self._id_seen, rows.token, 1.0)
-        self._id_expected += p.sum(axis=0, dtype=np.float64)
+        self._id_expected += np.ones(len(p), dtype=np.float32) @ p
 
 
 def _cells(rows: Rows) -> dict[str, tuple[ID, ID, F, NDArray[np.bool_]]]:

@@ -15,6 +15,7 @@ from gatekeeper.core.stats.eprocess import (
     to_table,
 )
 from gatekeeper.core.stats.evidence import RequestEvidence
+from gatekeeper.core.stats.families import EXACT_SUPPORT_RATE
 from gatekeeper.errors import EvidenceError
 
 
@@ -74,12 +75,39 @@ def test_a_token_the_target_rules_out_stays_finite_and_only_support_takes_it() -
     assert by_name["mixture with q, ε = 0.3"] == pytest.approx(0)
 
 
+@pytest.mark.parametrize("at", [5, 9])
+def test_a_mask_missing_at_the_bonus_counts_there_alone(at: int) -> None:
+    e = request(np.random.default_rng(0))
+    e.p[at, e.token[at]] = 0
+    e.p[at] /= e.p[at].sum()
+    log_f = Bank(12, seed=0, support_rate=EXACT_SUPPORT_RATE).add(e, window(e)).log_f
+    everywhere = log_f[:, MEMBERS.index("outside the support, ε = 0.3")]
+    bonus = log_f[:, MEMBERS.index("outside the support at bonus, ε = 0.3")]
+    most = np.log(0.7 + 0.3 / EXACT_SUPPORT_RATE)
+    assert everywhere[at] == pytest.approx(most)
+    assert bonus[at] == pytest.approx(most if e.k[at] == 4 else 0)
+    others = np.delete(np.arange(len(bonus)), at)
+    assert bonus[others] == pytest.approx(np.where(e.k[others] == 4, np.log(0.7), 0))
+    # Where logits agree to rounding one such token is all but proof: 10^5 for this member.
+    assert most > np.log(1e5)
+
+
 def test_the_envelope_never_adds_evidence() -> None:
     rng = np.random.default_rng(3)
     e = request(rng)
     increments = Bank(12, seed=0, delta=0.05).add(e, window(e))
     assert (increments.log_f_envelope <= increments.log_f + 1e-12).all()
     assert increments.log_f_envelope.sum() < increments.log_f.sum() - 1
+
+
+def test_a_tiny_envelope_is_charged_at_its_bound() -> None:
+    e = request(np.random.default_rng(3))
+    tiny = Bank(12, seed=0, delta=1e-6).add(e, window(e))
+    assert tiny.log_f - tiny.log_f_envelope == pytest.approx(2e-6, rel=1e-3)
+    # never less than what the exact deviation would take
+    exact = Bank(12, seed=0, delta=2e-5).add(e, window(e))
+    taken = (exact.log_f - exact.log_f_envelope) / 20
+    assert (tiny.log_f - tiny.log_f_envelope >= taken - 1e-9).all()
 
 
 def test_streaming_requests_equals_recomputing_from_the_table() -> None:

@@ -77,7 +77,7 @@ def every_factor(
         families.named(rows),
         learned.factors(rows),
         families.duplicate(rows, alt),
-        families.support(rows),
+        families.support(rows, families.SUPPORT_RATE),
     )
     uniform = []
     for node in NODES:

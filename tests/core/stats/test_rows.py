@@ -9,6 +9,7 @@ from gatekeeper.core.stats.rows import (
     RATIO_EDGES,
     RATIO_LIMIT,
     THETAS,
+    _largest,
     recent,
     reduce_rows,
 )
@@ -144,3 +145,18 @@ def test_rows_that_sum_to_nearly_one_are_rescaled() -> None:
     assert rescaled.z == pytest.approx(exact.z, rel=1e-5)
     assert rescaled.rank_mass.sum(axis=1) == pytest.approx(np.ones(3), abs=1e-6)
     assert rescaled.beta == pytest.approx(exact.beta, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dense", "masked", "tied", "one-hot", "peaks in one block"])
+def test_the_largest_of_a_long_row_are_those_of_a_sort(kind: str) -> None:
+    rng = np.random.default_rng(9)
+    p = rng.dirichlet(np.full(9000, 0.1), 3).astype(np.float32)
+    if kind == "masked":
+        p[p < np.sort(p, axis=1)[:, [-20]]] = 0
+    elif kind == "tied":
+        p[:] = 1 / 9000
+    elif kind == "one-hot":
+        p = np.eye(9000, dtype=np.float32)[[0, 4000, 8999]]
+    elif kind == "peaks in one block":
+        p = np.sort(p, axis=1)
+    assert (_largest(p, 32) == -np.sort(-p, axis=1)[:, :32]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ import httpx
 from gatekeeper.core.running_pair import SERVERS_ENGINE, is_running_pair, server_url
 from gatekeeper.errors import Incompatible, InputError, Unauthorized, Unavailable
 from gatekeeper.protocols import PairInfo, ServerPair
+from gatekeeper_adapters.engines.openai_http.battery import examine
 from gatekeeper_adapters.engines.openai_http.bounds import Bounded
 from gatekeeper_adapters.engines.openai_http.connection import (
     CONNECT_S,
@@ -24,8 +26,11 @@ from gatekeeper_adapters.engines.openai_http.probing import Probe
 from gatekeeper_adapters.engines.openai_http.wire import document_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from gatekeeper.gates.battery.item import Item
+    from gatekeeper.gates.battery.judging import Finding
 
 __all__ = ["PROVIDER", "HttpProvider"]
 
@@ -104,6 +109,34 @@ class HttpProvider:
             )
         said = {"baseline": asdict(baseline.info), "candidate": asdict(candidate.info)}
         return ServerPair(baseline, candidate, PairInfo(self.name, self.version(), said))
+
+    def battery(
+        self,
+        url: str,
+        *,
+        baseline_url: str | None,
+        model: str | None,
+        items: Sequence[Item],
+        note: Callable[[Finding], None],
+    ) -> dict[str, Any]:
+        """Put the contract battery to a server; the JSON-able report.
+
+        Raises:
+            GatekeeperError: as ``open``, or an address is none.
+        """
+        server = self._reach("url", server_url(url, field="url"), model)
+        baseline = None
+        if baseline_url is not None:
+            other = server_url(baseline_url, field="baseline_url")
+            baseline = self._reach("baseline_url", other, model)
+        found = asyncio.run(examine(server, baseline, items, note=note))
+        return {
+            "url": server.info.url,
+            "baseline_url": baseline and baseline.info.url,
+            "model": server.info.model,
+            "readings": dict(server.info.readings),
+            **found.to_dict(),
+        }
 
     def _reach(self, field: str, url: str, model: str | None) -> HttpServer:
         key = os.environ.get(KEY_VARIABLE)

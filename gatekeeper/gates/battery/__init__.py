@@ -1,0 +1,1 @@
+"""The contract battery: what a server that speaks OpenAI's API promises, asked item by item."""

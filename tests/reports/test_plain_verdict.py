@@ -1,0 +1,497 @@
+"""An equivalence run in plain words: nothing claimed that was not shown, no term of the trade."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+import time
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+import yaml
+from reported import artifact as reference_artifact
+from rich.console import Console
+
+from gatekeeper import workloads
+from gatekeeper.config import data_dir
+from gatekeeper.core.decoding import GREEDY, SamplingSettings
+from gatekeeper.core.policy_schema import Policy
+from gatekeeper.core.running_pair import pair_document
+from gatekeeper.core.stats.power import REFERENCE
+from gatekeeper.core.stats.tolerance import FEATURES
+from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
+from gatekeeper.errors import InputError
+from gatekeeper.gates import servers_equivalence
+from gatekeeper.gates.servers_missing import missing
+from gatekeeper.reports import number_forms as forms
+from gatekeeper.reports.plain_verdict import collect, lay_out
+from gatekeeper.reports.plain_words import (
+    KNOWN_FAULTS,
+    UNSEEN,
+    chance,
+    in_number,
+    kind_of_token,
+    prompt_words,
+    setting_words,
+    times_in,
+)
+from gatekeeper.reports.route_html import render_html
+from gatekeeper.reports.route_markdown import render_markdown
+from gatekeeper.reports.route_report_figures import (
+    Facts,
+    Figure,
+    Group,
+    Items,
+    Ledger,
+    Paragraph,
+    Table,
+)
+from gatekeeper.reports.route_report_gates import gate_groups
+from gatekeeper.reports.route_terminal import render_terminal
+from gatekeeper.testing import FakeEngine
+from gatekeeper.worker.evidence import digest
+from gatekeeper.worker.progress import Tracker
+from gatekeeper.worker.run import ClaimedRun
+from gatekeeper.worker.runner import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gatekeeper.reports.route_report_figures import Block, Line, Piece, Report
+    from gatekeeper.testing import Fault
+
+TERMS = re.compile(
+    r"e-process|alpha|strat(um|a)\b|p-value|null hypothesis|logit|log-|likelihood|posterior|"
+    r"confidence|significan|statistical|distribution|deficit|gamma|nats\b",
+    re.IGNORECASE,
+)
+KNOWN_NUMBERS = re.compile(
+    r"temperature \d(\.\d+)?|run-1|\d{4}-\d\d-\d\d \d\d:\d\d UTC|“[^”]*”|http://\S+|<\d+>"
+)
+
+
+def policy(least: int = 120, most: int = 300, tolerance: float = 0.4) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
+    document["equivalence"]["tolerance"] |= {"window": tolerance, "bonus": tolerance}
+    sampled = document["equivalence"]["sampled"]
+    sampled |= {"min_tokens": least, "max_tokens": most}
+    return document
+
+
+@cache
+def explained(
+    fault: Fault | None = None,
+    *,
+    contract: str = "exact",
+    greedy: bool = True,
+    least: int = 120,
+    most: int = 300,
+    tolerance: float = 0.4,
+    agreement: float = 0.2,
+) -> dict[str, Any]:
+    """The document of a real run on the fake engine; without ``greedy`` its fault is a sampler's alone."""
+    artifact = reference_artifact()
+    artifact["acceptance"]["contract"] = contract
+    rules = policy(least, most, tolerance)
+    run = ClaimedRun(
+        id="run-1",
+        gate="equivalence",
+        route="prose",
+        slice="prose",
+        artifact_digest="a" * 64,
+        artifact=artifact,
+        policy=Policy.from_dict(rules),
+        parameters={},
+        attempt=1,
+        fence=1,
+        cancel_requested=False,
+        sampling=(GREEDY, SamplingSettings(temperature=1.0)),
+        slo=None,
+    )
+    engine = (FakeEngine if greedy else SampledFault)(agreement=agreement, fault=fault)
+    clock = time.monotonic
+    measured = measure(run, engine, Tracker(clock), lambda: False, clock)
+    tables = [{"table": n, "sha256": digest(data)} for n, data in measured.files.items()]
+    return document(artifact, rules, measured.result, tables)
+
+
+class SampledFault(FakeEngine):
+    """An engine whose fault shows only where chance plays a part."""
+
+    def __init__(self, *, agreement: float, fault: Fault | None) -> None:
+        super().__init__(agreement=agreement, fault=fault)
+        self._sampled = fault
+
+    def _decide(self, sequence: Any, *rest: Any) -> Any:
+        self._fault = None if sequence.request.sampling.greedy else self._sampled
+        return super()._decide(sequence, *rest)
+
+
+def document(
+    artifact: dict[str, Any],
+    rules: dict[str, Any],
+    result: GateResult | None,
+    tables: list[dict[str, str]],
+    **run: Any,
+) -> dict[str, Any]:
+    """What the API would answer of the run, joined."""
+    stored = None
+    if result is not None:
+        stored = {**to_json(replace(result, claims=())), "expires_at": "2030-01-02T10:00:00+00:00"}
+    view = {
+        "id": "run-1",
+        "route": "prose",
+        "slice": "prose",
+        "gate": "equivalence",
+        "artifact": "a" * 64,
+        "policy": "b" * 64,
+        "state": "finished",
+        "waiting_for": None,
+        "finished_at": "2030-01-01T10:00:00+00:00",
+        "result": stored,
+        "evidence": tables,
+        **run,
+    }
+    claims = () if result is None else result.claims
+    return collect(
+        view,
+        artifact,
+        rules,
+        [{**claim.to_dict(), "id": f"run/run-1/{claim.id}"} for claim in claims],
+        prompts={prompt.id: prompt.text for prompt in workloads.prompts("prose")},
+        written_at="2030-01-01T12:00:00+00:00",
+    )
+
+
+def servers(candidate: Any, n: int = 10) -> dict[str, Any]:
+    """The document of a run on two servers whose texts are ``candidate(i)`` and, without a draft, TOKENS."""
+    rows = []
+    for i, prompt in enumerate(workloads.prompts("prose")[:n]):
+        for arm in ("baseline", "repeat", "candidate"):
+            tokens = candidate(i) if arm == "candidate" else TOKENS
+            scored = [] if arm == "candidate" else tokens
+            rows.append(
+                {
+                    "arm": arm,
+                    "prompt": prompt.id,
+                    "text": "".join(tokens),
+                    "pieces": tokens,
+                    "reason": "length",
+                    "tokens": len(tokens),
+                    "scored": scored,
+                    "top_tokens": [[token, " black", " dark"] for token in scored],
+                    "top_logprobs": [[-0.1, -3.1, -7.1] for _ in scored],
+                }
+            )
+    said = pd.DataFrame([("pair", "gamma", "unknown")], columns=["arm", "name", "value"])
+    rules = policy()
+    tables = {"texts": pd.DataFrame(rows), "servers": said}
+    result = servers_equivalence.evaluate(Policy.from_dict(rules).equivalence, tables)
+    pair = pair_document("http://a:1", "http://b:2", model=None, gamma=None, version="1")
+    return document(pair, rules, result, [{"table": "texts", "sha256": "c" * 64}])
+
+
+TOKENS = ["the", " red", " sun", " is", " up"]
+
+
+def words(document: dict[str, Any]) -> str:
+    """Everything the page says, without the list of claims at its end."""
+    report = lay_out(document)
+    return " ".join([report.headline, *("".join(map(piece_text, c)) for c in lines(report))])
+
+
+def lines(report: Report) -> Iterator[Line]:
+    yield report.explanation
+    blocks: list[Block] = [report.facts, *(b for s in report.sections for b in s.blocks)]
+    for block in blocks:
+        if isinstance(block, Facts):
+            yield from (content for _, content in block.rows)
+        elif isinstance(block, Items):
+            yield from block.items
+        elif isinstance(block, Paragraph):
+            yield block.content
+        else:
+            assert isinstance(block, Table)
+            yield from (cell for row in block.rows for cell in row)
+
+
+def piece_text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else piece.text
+
+
+FAILS = {"fault": "correction_from_q"}
+STRICT = {"fault": "correction_from_q", "greedy": False}
+OPEN = {"least": 200, "tolerance": 0.05}
+LOOSE = {"contract": "approximate"}
+CASES = {
+    "pass": {},
+    "fail": FAILS,
+    "strict fail": STRICT,
+    "open": OPEN,
+    "approximate pass": {**LOOSE, **FAILS, "agreement": 0.6, "tolerance": 0.7},
+    "approximate fail": {**LOOSE, **STRICT, "tolerance": 0.05},
+}
+
+
+def case(name: str) -> dict[str, Any]:
+    if name == "servers fail":
+        return servers(lambda i: ["the", " black", " sun"] if i == 3 else TOKENS)
+    if name == "servers open":
+        return servers(lambda _: TOKENS)
+    return copy.deepcopy(explained(**CASES[name]))
+
+
+ALL = (*CASES, "servers fail", "servers open")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_number_without_its_claim_and_no_term_of_the_trade(name: str) -> None:
+    document = case(name)
+    report = lay_out(document)
+    assert report.unclaimed == ()
+    claims = {claim["id"]: claim["value"] for claim in document["claims"]}
+    figures = [p for c in lines(report) for p in c if isinstance(p, Figure)]
+    assert len(figures) > 7
+    assert all(claims[str(figure.claim)] == figure.value for figure in figures)
+    bare = " ".join(p for c in lines(report) for p in c if isinstance(p, str))
+    for foreign in (document["artifact"]["target"]["source"], *known_prompts()):
+        bare = bare.replace(foreign, "")
+    assert re.search(r"\d", KNOWN_NUMBERS.sub("", bare)) is None, bare
+    assert TERMS.search(words(document)) is None
+
+
+def known_prompts() -> list[str]:
+    return [prompt.id for prompt in workloads.prompts("prose")]
+
+
+@pytest.mark.parametrize(
+    ("name", "headline", "tone"),
+    [
+        ("pass", "Passed: no difference from the model alone was found", "good"),
+        ("fail", "Failed: with the draft, the model does not write what it would alone", "bad"),
+        ("strict fail", "Failed: with the draft, the model does not write", "bad"),
+        ("open", "Undecided: what was compared is not enough to say", "warn"),
+        ("approximate pass", "Passed: as an approximation, it stays inside the limits", "good"),
+        ("approximate fail", "Failed: it departs further from the model alone than is", "bad"),
+        ("servers fail", "Failed: the server with a draft does not write what", "bad"),
+        ("servers open", "Undecided: no fault was seen, and from outside too little", "warn"),
+    ],
+)
+def test_each_verdict_reads_as_what_it_is(name: str, headline: str, tone: str) -> None:
+    document = case(name)
+    report = lay_out(document)
+    assert report.headline.startswith(headline)
+    assert report.tone == tone
+    page = " ".join(render_html(report).split())
+    assert f'<span class="action {tone}">' in page
+    assert "Does speculation change what <strong>prose</strong> writes?" in page
+    for name_of_fact in ("Claimed", "Tested", "Tokens used", "Tokens still needed", "Run"):
+        assert f"<dt>{name_of_fact}</dt>" in page
+        assert f"- {name_of_fact}: " in render_markdown(report)
+    console = Console(width=80, file=io.StringIO(), highlight=False, markup=False)
+    console.print(render_terminal(report, width=78))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert headline.partition(":")[0] in printed
+    assert "\\u202f" not in printed
+
+
+def test_a_fail_sticks_and_says_what_to_do() -> None:
+    for name in ("fail", "strict fail", "servers fail", "approximate fail"):
+        said = words(case(name))
+        assert "Testing again does not lift this verdict." in said
+        assert "Leave speculation off on this route." in said
+        assert "none: the verdict stands, however many follow" in said
+        assert "gatekeeper gate run prose equivalence" not in said
+
+
+def test_the_first_difference_is_shown_with_the_words_that_were_written() -> None:
+    document = case("fail")
+    example = document["run"]["result"]["summary"]["counter_example"]
+    assert (example["text"], example["expected_text"]) == (
+        f"<{example['token']}>",
+        f"<{example['expected']}>",
+    )
+    (prompt,) = (p for p in workloads.prompts("prose") if p.id == example["prompt"])
+    said = words(document)
+    assert f"“{prompt_words(prompt.text)}” ({prompt.id})" in said
+    assert f"after {example['position']} tokens of the answer" in said
+    assert f"wrote “<{example['token']}>” (token number {example['token']})" in said
+    assert f"wrote “<{example['expected']}>”. Without chance it always takes its first" in said
+    strict = case("strict fail")
+    example = strict["run"]["result"]["summary"]["counter_example"]
+    said = words(strict)
+    assert f"with a chance of {forms.share(example['target_probability'])}" in said
+    assert "One token proves nothing by itself." in said
+
+
+def test_texts_that_nobody_stored_are_said_to_be_unknown() -> None:
+    document = case("fail")
+    document["prompt"] = None
+    example = document["run"]["result"]["summary"]["counter_example"]
+    example |= {"text": None, "expected_text": None}
+    said = words(document)
+    assert f"wrote token number {example['token']}; its text is not stored" in said
+    assert f"wrote token number {example['expected']}" in said
+    example |= {"token": -1, "expected": None, "deficit": None}
+    said = words(document)
+    assert "ended the answer" in said
+    assert "How likely it finds the other token is unknown" in said
+
+
+def test_two_servers_texts_are_quoted_and_what_they_hide_is_listed() -> None:
+    said = words(case("servers fail"))
+    assert "wrote “ black”" in said
+    assert "wrote “ red”. It finds that at least 20.1 times as likely" in said
+    said = words(case("servers open"))
+    assert "two servers do not show enough of themselves" in said
+    assert "unknown: tokens are not what is missing" in said
+    for hidden in UNSEEN.values():
+        assert hidden in said
+    assert {one.name for one in missing({})} == set(UNSEEN)
+
+
+def test_an_open_run_says_how_much_more_it_takes() -> None:
+    document = case("open")
+    needed = document["run"]["result"]["summary"]["tokens_needed"]
+    assert needed > 100
+    said = words(document)
+    assert f"It takes about {forms.count(needed)} more tokens to say." in said
+    assert "now 300 for each setting" in said
+    document["run"]["result"]["summary"]["tokens_needed"] = None
+    said = words(document)
+    assert "How many more tokens it takes is unknown." in said
+    assert (
+        "Tokens alone may not settle it. What is open: how often kinds of tokens come up." in said
+    )
+
+
+def test_what_it_would_have_found_is_said_only_where_it_was_declared() -> None:
+    silent = case("pass")
+    silent["run"]["result"]["summary"]["design"]["declared_effect"] = None
+    said = words(silent)
+    assert "How small a difference it may have missed is unknown" in said
+    assert "times in" not in said
+    short = case("pass")
+    effect = short["run"]["result"]["summary"]["design"]["declared_effect"]
+    assert effect["tokens_needed"] > short["run"]["result"]["summary"]["tokens"]
+    assert "fewer were compared: it may have been missed" in words(short)
+    assert "would have found it" not in words(short)
+    effect["tokens_needed"] = short["run"]["result"]["summary"]["tokens"]
+    assert "this test would have found it 9 times in 10 (an estimate" in words(short)
+
+
+@pytest.mark.parametrize("name", ["approximate pass", "approximate fail"])
+def test_an_approximation_is_never_called_exact(name: str) -> None:
+    said = words(case(name))
+    assert "exact" not in said
+    assert "None of it shows a difference" not in said
+    assert "may depart from what it would write alone" in said
+
+
+def test_an_approximation_that_writes_another_fixed_text_still_gets_its_verdict() -> None:
+    summary = case("approximate pass")["run"]["result"]["summary"]
+    assert summary["greedy"]["mismatches"] > 0
+    assert summary["tokens"] >= 120
+    assert "An approximation may do this." in words(case("approximate pass"))
+
+
+@pytest.mark.parametrize(
+    ("state", "result", "expected"),
+    [
+        ("pending", None, "the run is pending"),
+        ("running", None, "the run is running"),
+        ("cancelled", None, "the run is cancelled"),
+        ("failed", "ERROR", "the run ended before anything was compared"),
+    ],
+)
+def test_no_evidence_is_never_a_success(state: str, result: str | None, expected: str) -> None:
+    stored = None
+    if result is not None:
+        part = Part("run", Outcome.ERROR, "the device was lost")
+        stored = GateResult("equivalence", Outcome.ERROR, (part,))
+    rules = policy()
+    waiting = "a worker" if state == "pending" else None
+    empty = document(
+        reference_artifact(), rules, stored, [], state=state, waiting_for=waiting, finished_at=None
+    )
+    report = lay_out(empty)
+    assert expected in report.headline
+    assert report.tone != "good"
+    said = words(empty)
+    assert "Nothing has been compared, so nothing is known of the text." in said
+    assert ("the device was lost" in said) == (result is not None)
+    assert not re.search("no difference|none was found|passed", said, re.IGNORECASE)
+
+
+def test_a_baseline_that_contradicts_itself_says_nothing_of_the_draft() -> None:
+    document = case("pass")
+    document["run"]["result"] |= {"outcome": "ERROR"}
+    document["run"]["result"]["parts"][0] |= {"outcome": "ERROR"}
+    said = words(document)
+    assert said.startswith("No answer: there was nothing sound to compare with")
+    assert "So nothing can be said of the draft." in said
+    assert "None was found" not in said
+
+
+def test_foreign_words_stay_words() -> None:
+    hostile = "<script>alert(1)</script>\x1b[2J|*"
+    document = case("fail")
+    document["prompt"] = hostile
+    document["artifact"]["target"]["source"] = hostile
+    document["run"]["result"]["summary"]["counter_example"] |= {"text": hostile, "prompt": hostile}
+    report = lay_out(document)
+    assert "<script" not in render_html(report)
+    assert "<script>" not in render_markdown(report).replace(r"\<script\>", "")
+    console = Console(width=80, file=io.StringIO(), highlight=False, markup=False)
+    console.print(render_terminal(report, width=78))
+    assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_another_gates_run_is_refused() -> None:
+    document = case("pass")
+    with pytest.raises(InputError, match="only equivalence runs"):
+        collect(
+            {**document["run"], "gate": "serving"},
+            document["artifact"],
+            document["policy"],
+            [],
+            prompts={},
+            written_at="",
+        )
+
+
+def test_words_for_numbers_and_names() -> None:
+    assert [in_number(x) for x in (0.02, 0.001, 0.3)] == ["1 in 50", "1 in 1\u202f000", "30 in 100"]
+    assert [times_in(x) for x in (0.9, 0.95, 0.5)] == [
+        "9 times in 10",
+        "95 times in 100",
+        "5 times in 10",
+    ]
+    assert [chance(x) for x in (0.0, 0.25, 1.0)] == ["<0.1 %", "25 %", ">99.9 %"]
+    assert setting_words("T=0.7 top_p=0.9") == "temperature 0.7, top p 0.9"
+    assert set(KNOWN_FAULTS) == set(REFERENCE)
+    named = {kind_of_token(feature) for feature in FEATURES}
+    assert len(named) == len(FEATURES) - 2  # three halves of the vocabulary share their words
+    long = prompt_words("<|im_start|>user\nread " + "on " * 500 + "to the end.<|im_end|>")
+    assert len(long) < 300
+    assert long.startswith("read on")
+    assert long.endswith("to the end.")
+    assert prompt_words("no roles\nat all") == "no roles at all"
+
+
+def test_the_route_report_quotes_a_servers_token_and_names_this_page() -> None:
+    run = case("servers fail")["run"]
+    entry = {**run, "run": run["id"], "outcome": "FAIL", "expires_at": None}
+    report = {"route": "prose", "decision": {"gates": []}, "gates": {"equivalence": entry}}
+    (group,) = gate_groups(report, Ledger.of([]))
+    assert isinstance(group, Group)
+    said = " ".join(
+        piece_text(p) for b in group.blocks if isinstance(b, Paragraph) for p in b.content
+    )
+    assert "token  ' black'" in said
+    assert "gatekeeper gate explain run-1" in said
