@@ -125,7 +125,7 @@ def visit(browser: Browser, view: tuple[int, str]) -> Iterator[Any]:
         found.page.on("console", lambda message: found.messages.append(message.text))
         found.page.on("pageerror", lambda error: found.messages.append(str(error)))
         found.page.on("request", lambda sent: found.requests.append(sent.url))
-        found.page.goto(path.as_uri())
+        found.page.goto(path.as_uri(), timeout=120_000)
         return found
 
     yield open_file
