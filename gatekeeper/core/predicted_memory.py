@@ -177,6 +177,8 @@ def _draft(
         heads = int(parameters.get("heads") or config["heads"])
         small = heads * hidden * sizes.element + _ID * int(config.get("draft_vocab_size") or 0)
         mix = sizes.matrix(heads * hidden, hidden)
+        if config.get("outs"):
+            mix += heads * sizes.matrix(hidden, hidden)
         return mix + small + sizes.borrowed(config, embedding=False), sizes.states(config, 1)
     if kind in {"eagle", "eagle2"}:
         hidden = int(config["hidden_size"])

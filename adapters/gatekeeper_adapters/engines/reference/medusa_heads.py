@@ -26,9 +26,10 @@ ARCHITECTURE = "GatekeeperMedusa"
 
 @dataclass(frozen=True)
 class MedusaHeads:
-    """K heads: s_k = h + silu(W_k h + b_k), logits_k = rows · s_k.
+    """K heads: s_k = O_k (h + silu(W_k h + b_k)), logits_k = rows · s_k.
 
     ``mix`` is the W_k one below the other [K·H, H], ``bias`` [K, H], ``rows`` the head's [R, H];
+    ``outs`` are the O_k [H, H], or empty: a file without ``outs`` in its config leaves them out.
     ``ids`` int64 [R] names the target id of each row, None where they are all. ``bytes`` counts what
     is held beyond the target's own storage.
     """
@@ -38,6 +39,7 @@ class MedusaHeads:
     rows: Linear
     ids: Tensor | None
     bytes: int
+    outs: tuple[Linear, ...] = ()
 
     @property
     def count(self) -> int:
@@ -45,10 +47,13 @@ class MedusaHeads:
         return int(self.bias.shape[0])
 
     def logits(self, states: Tensor, depth: int) -> Tensor:
-        """float32 [B, depth, R] of the first ``depth`` heads for states [B, H], in two products."""
+        """float32 [B, depth, R] of the first ``depth`` heads for states [B, H]."""
         batch, size = states.shape
         mixed = self.mix(states).view(batch, self.count, size)[:, :depth]
         seen = states.unsqueeze(1) + silu(mixed + self.bias[:depth])
+        if self.outs:
+            pairs = zip(self.outs, seen.unbind(1), strict=False)
+            seen = torch.stack([out(each.contiguous()) for out, each in pairs], dim=1)
         out: Tensor = self.rows(seen.reshape(batch * depth, size)).float()
         return out.view(batch, depth, -1)
 
@@ -90,7 +95,12 @@ def load_medusa(
     weights = [read.take(f"heads.{k}.weight", size, size) for k in range(count)]
     bias = torch.stack([read.take(f"heads.{k}.bias", size) for k in range(count)])
     mix = Linear(torch.cat(weights), invariant=invariant)
+    outs = tuple(
+        Linear(read.take(f"outs.{k}.weight", size, size), invariant=invariant)
+        for k in range(count if read.config.get("outs") else 0)
+    )
     small = [bias] if read.ids is None else [bias, read.ids]
     own = sum(part.numel() * part.element_size() for part in small)
     # a head proposes from the head's rows alone: the embedding is not held
-    return MedusaHeads(mix, bias, rows.head, read.ids, mix.bytes + own + rows.head_bytes)
+    held_bytes = mix.bytes + sum(out.bytes for out in outs) + own + rows.head_bytes
+    return MedusaHeads(mix, bias, rows.head, read.ids, held_bytes, outs)

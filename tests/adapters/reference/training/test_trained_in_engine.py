@@ -26,6 +26,7 @@ from gatekeeper_adapters.engines.reference.model import (  # noqa: E402 - as abo
 from gatekeeper_adapters.engines.reference.packing import Segment, pack  # noqa: E402 - as above
 from gatekeeper_adapters.engines.reference.training import KINDS  # noqa: E402 - as above
 from gatekeeper_adapters.engines.reference.training.folder import (  # noqa: E402 - as above
+    INT8,
     as_read,
     drafter_config,
     stored_tensors,
@@ -66,7 +67,7 @@ def trained(target: Path) -> dict[str, tuple[Any, Path]]:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
         if kind == "medusa":
             network.sizes.copy_(torch.linspace(0.5, 3.0, 32))
-        stored = stored_tensors(network, IDS, int8=kind == "draft_lm")
+        stored = stored_tensors(network, IDS, int8=kind in INT8)
         size = 3 if kind == "medusa" else 2
         tokenizer = describe("file:target", target)["tokenizer"]
         folder = target.parent / kind

@@ -58,7 +58,7 @@ class _Layers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),
-    default=40_000,
+    default=60_000,
     show_default=True,
     help="Tokens to sample from the target.",
 )

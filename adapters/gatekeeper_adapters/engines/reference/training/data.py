@@ -59,20 +59,23 @@ FEWEST_TOKENS = 4
 class Recipe:
     """What is sampled: about ``tokens`` training tokens, ``batch`` requests at a time.
 
-    Greedy once for every prompt, then at temperature 1 round after round, ``open_share`` of the
+    Greedy once for every prompt, then at ``temperature`` round after round, ``open_share`` of the
     prompts there being ``OPENING`` alone. ``longest`` bounds an answer, ``longest_prompt`` a prompt,
     ``longest_repeated`` one that is read again in every round; of a prompt the last ``context``
     tokens are kept with their states.
+
+    Below 1 the temperature keeps the text near the one that drafts are judged on, which is greedy.
     """
 
-    tokens: int = 40_000
+    tokens: int = 60_000
     seed: int = 0
-    batch: int = 16
+    batch: int = 32
     longest: int = 128
     longest_prompt: int = 1024
-    longest_repeated: int = 512
+    longest_repeated: int = 256
     context: int = 256
-    open_share: float = 0.5
+    open_share: float = 0.6
+    temperature: float = 0.8
 
 
 def template(prompt: TokenPrompt) -> str:
@@ -202,7 +205,7 @@ def _waves(
     end_tokens: tuple[int, ...],
     recipe: Recipe,
 ) -> Iterator[list[_Ask]]:
-    """Endless: held-out prompts greedily, training prompts greedily, then rounds at temperature 1."""
+    """Endless: held-out prompts greedily, training prompts greedily, then rounds that draw."""
 
     def ask(prompt: TokenPrompt, turn: int, *, held_out: bool = False) -> _Ask:
         return _Ask(
@@ -211,7 +214,7 @@ def _waves(
                 request_id=f"{prompt.id}/{turn}",
                 prompt=prompt.tokens,
                 max_tokens=recipe.longest,
-                sampling=SamplingSettings(temperature=1.0) if turn else GREEDY,
+                sampling=SamplingSettings(temperature=recipe.temperature) if turn else GREEDY,
                 seed=recipe.seed + turn,
                 gamma=1,  # or the engine would not ask the recorder
                 end_tokens=() if prompt is opening else end_tokens,

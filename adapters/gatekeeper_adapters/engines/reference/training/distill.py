@@ -1,8 +1,8 @@
 """Distillation: the draft's distribution at every place towards the target's there.
 
-The loss is the cross entropy with the target's softmax over the draft vocabulary, whose gradient
-with respect to the logits is the difference of the two distributions; so the wide head is passed
-once forward and once back, and its rows stay as they are.
+The loss is the cross entropy with the likeliest ids of the target's softmax over the draft
+vocabulary. Its gradient with respect to the logits is a difference of distributions, so the head is
+passed once forward and once back; of its rows, which stay as they are, each step takes some.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,12 +23,14 @@ from gatekeeper_adapters.engines.reference.training.checkpoint import (
     StopAsked,
 )
 from gatekeeper_adapters.engines.reference.training.evaluate import acceptance
+from gatekeeper_adapters.engines.reference.training.goals import goals_of, line_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from gatekeeper_adapters.engines.reference.training.goals import Goals, Lineup
     from gatekeeper_adapters.engines.reference.training.networks import Network
     from gatekeeper_adapters.engines.reference.training.texts import Text
 
@@ -39,7 +42,7 @@ POINTS = 12
 WARM_UP, FLOOR = 0.1, 0.05
 """Share of the steps with a rising rate; the rate at the end as a share of the highest."""
 
-MEASURED = 3
+MEASURED = 8
 """Steps made on a copy to learn what one costs."""
 
 
@@ -49,10 +52,9 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """``steps`` of ``batch`` texts each; ``noise`` is the half width of what disturbs the states."""
+    """``steps``, and ``noise``: the half width of what disturbs the states that a drafter reads."""
 
     steps: int
-    batch: int = 6
     seed: int = 0
     noise: float = 0.1
     weight_decay: float = 0.01
@@ -67,6 +69,11 @@ class Material:
     held_out: Sequence[Text]
     head: Tensor
     ids: Tensor
+
+    @cached_property
+    def goals(self) -> tuple[Goals, ...]:
+        """What the target says in each training text; computed when first asked for."""
+        return tuple(goals_of(text, self.head) for text in self.train)
 
 
 def distill(
@@ -120,12 +127,15 @@ def steps_for(
     seconds: float,
     clock: Callable[[], float],
 ) -> int:
-    """How many steps fit into CPU ``seconds``, the curve's evaluations counted; at least one."""
+    """How many steps fit into CPU ``seconds``, goals and evaluations counted; at least one."""
     network = copy.deepcopy(network)
     learner = _learner(network, settings)
     begun = clock()
+    _ = material.goals  # computed here once, and not within a step
+    left = seconds - (clock() - begun)
+    begun = clock()
     _point(network, material, Run())
-    left = seconds - (POINTS + 1) * (clock() - begun)
+    left -= (POINTS + 1) * (clock() - begun)
     begun = clock()
     for step in range(MEASURED):
         _step(learner, network, material, settings, step)
@@ -155,17 +165,22 @@ def _step(
 ) -> float:
     """One update from several texts, every place counting the same; returns the loss at depth 1."""
     generator, optimiser = learner.generator, learner.optimiser
-    picked = torch.randint(len(material.train), (settings.batch,), generator=generator)
+    picked = torch.randint(len(material.train), (network.lesson.batch,), generator=generator)
     texts = [material.train[index] for index in picked]
+    goals = [material.goals[index] for index in picked]
+    lineup = line_up(goals, material.head, generator)
     places = sum(len(text.rows(1)) for text in texts)
     for group in optimiser.param_groups:
         group["lr"] = network.lesson.learning_rate * _rate(step, settings.steps)
     optimiser.zero_grad(set_to_none=True)
+    depths = len(network.lesson.weights)
+    if network.lesson.drawn:
+        depths = int(torch.randint(depths, (), generator=generator)) + 1
     loss = 0.0
-    for text in texts:
+    for text, goal in zip(texts, goals, strict=True):
         noise = torch.rand(text.states.shape, generator=generator).mul_(2).sub_(1)
-        states = network(text, len(network.lesson.weights), noise.mul_(settings.noise))
-        nats, gradients = _gradients(network, text, states, material.head)
+        states = network(text, depths, noise.mul_(settings.noise))
+        nats, gradients = _gradients(network, text, states, goal, lineup)
         torch.autograd.backward(states, [each.div_(places) for each in gradients])
         loss += nats / places
     torch.nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
@@ -174,20 +189,20 @@ def _step(
 
 
 def _gradients(
-    network: Network, text: Text, found: Sequence[Tensor], head: Tensor
+    network: Network, text: Text, found: Sequence[Tensor], goals: Goals, lineup: Lineup
 ) -> tuple[float, list[Tensor]]:
     """Loss at depth 1 summed over places, and the whole loss's gradient at every depth's states."""
     lesson = network.lesson
-    wanted = text.states[text.first :].float()
-    goals = (wanted @ head.T).softmax(dim=-1)
+    shares, head = lineup.spread(goals), lineup.head
+    known = shares.sum(dim=-1, keepdim=True)
+    wanted = text.states[text.first :].float() if lesson.regression else None
     nats, gradients = 0.0, []
     for index, (states, weight) in enumerate(zip(found, lesson.weights, strict=False)):
         guess = (states.detach() @ head.T).log_softmax(dim=-1)
-        goal = goals[index:]
         if index == 0:
-            nats = -float((goal * guess).sum())
-        gradient = (guess.exp_() - goal) @ head
-        if lesson.regression:  # of a Huber loss with respect to the states
+            nats = -float((shares * guess).sum())
+        gradient = (guess.exp_().mul_(known[index:]) - shares[index:]) @ head
+        if wanted is not None:  # of a Huber loss with respect to the states
             gradient += lesson.regression * (states.detach() - wanted[index:]).clamp_(-1, 1)
         gradients.append(gradient.mul_(weight))
     return nats, gradients

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gatekeeper_adapters.engines.reference.training.networks import Network
 
-__all__ = ["as_read", "drafter_config", "stored_tensors", "write_folder"]
+__all__ = ["INT8", "as_read", "drafter_config", "stored_tensors", "write_folder"]
 
 ARCHITECTURES = {
     "draft_lm": "LlamaForCausalLM",
@@ -33,6 +33,9 @@ _LAYER = (
 )
 _LLAMA = ("hidden_act", "attention_bias", "mlp_bias", "model_type", "bos_token_id", "eos_token_id")
 
+INT8 = ("draft_lm", "medusa")
+"""Kinds whose matrices are stored as int8: that costs one or two thousandths of acceptance."""
+
 LARGEST_BYTE = 127
 
 
@@ -41,7 +44,10 @@ def drafter_config(
 ) -> dict[str, Any]:
     """The config of a drafter of ``size`` layers (draft_lm) or heads (medusa), without provenance."""
     names = {"draft_lm": (*_LAYER, *_LLAMA), "eagle": _LAYER}.get(kind, ())
-    extra = {"draft_lm": {"num_hidden_layers": size}, "medusa": {"heads": size}}.get(kind, {})
+    extra: dict[str, Any] = {
+        "draft_lm": {"num_hidden_layers": size},
+        "medusa": {"heads": size, "outs": True},
+    }.get(kind, {})
     return {
         "architectures": [ARCHITECTURES[kind]],
         "hidden_size": target["hidden_size"],

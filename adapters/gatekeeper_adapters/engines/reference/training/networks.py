@@ -40,11 +40,17 @@ SCALE_TEXTS = 20
 
 @dataclass(frozen=True)
 class Lesson:
-    """How a kind learns: ``weights`` of the loss at each depth, ``regression`` of its states."""
+    """How a kind learns: ``weights`` of the loss at each depth, ``regression`` of its states.
+
+    ``batch`` texts make a step: fewer of them, and the same minutes hold more steps.
+    Where ``drawn`` every step teaches as many of the depths as it draws, from the first on.
+    """
 
     learning_rate: float
     weights: tuple[float, ...]
     regression: float = 0.0
+    drawn: bool = False
+    batch: int = 6
 
 
 class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, see pyproject
@@ -85,7 +91,7 @@ class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, se
 class DraftLm(Network):
     """A small language model of some of the target's layers."""
 
-    lesson = Lesson(learning_rate=4e-4, weights=(1.0,))
+    lesson = Lesson(learning_rate=5e-4, weights=(1.0,), batch=3)
 
     def __init__(self, config: LlamaConfig, embed: Tensor, layers: int, intermediate: int) -> None:
         super().__init__(embed)
@@ -140,9 +146,11 @@ class DraftLm(Network):
 
 
 class Medusa(Network):
-    """Head k guesses the token k + 2 after the state it reads: s_k = h + silu(W_k h + b_k).
+    """Head k guesses the token k + 2 after the state it reads: s_k = O_k (h + silu(W_k h + b_k)).
 
-    While it learns the heads read h over ``sizes``, and their columns are the file's times these.
+    silu is never below −0.28, so without O_k a head could add to what the state says of the token
+    between, but not take it back. O_k times the target's head is a head of its own, as in the paper.
+    While they learn, the W_k read h over ``sizes``, and their columns are the file's times these.
     """
 
     sizes: Tensor
@@ -150,41 +158,44 @@ class Medusa(Network):
     def __init__(self, embed: Tensor, heads: int) -> None:
         super().__init__(embed)
         hidden = embed.shape[1]
-        self.lesson = Lesson(learning_rate=5e-4, weights=tuple(FALLING**k for k in range(heads)))
+        # heads share nothing: the first, on which all windows depend, may learn more often
+        weights = tuple(FALLING**k for k in range(heads))
+        self.lesson = Lesson(learning_rate=1e-3, weights=weights, drawn=True)
         self.register_buffer("sizes", torch.ones(hidden))
         self.heads = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(heads))
-        for head in self.heads:
+        self.outs = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(heads))
+        for head, out in zip(self.heads, self.outs, strict=True):
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
+            nn.init.eye_(out.weight)
 
     def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
         """Head d − 1 reads the state d rows before."""
         states = text.states.float() if noise is None else text.states.float() + noise
         found = []
-        for depth, head in enumerate(list(self.heads)[:depths], start=1):
+        pairs = zip(self.heads, self.outs, strict=True)
+        for depth, (head, out) in enumerate(list(pairs)[:depths], start=1):
             rows = text.rows(depth)
             if not rows:
                 break
             h = states[rows.start - depth : rows.stop - depth]
-            found.append(h + silu(head(h / self.sizes)))
+            found.append(out(h + silu(head(h / self.sizes))))
         return found
 
     def begin(self, texts: Sequence[Text]) -> None:
-        """Each head maps its state onto the one it is to stand for, as far as silu is linear."""
+        """Each O_k maps its state onto the one it is to stand for; silu adds nothing yet."""
         self.sizes.copy_(sizes_of([text.states[text.first - 1 :].float() for text in texts]))
-        for depth, head in enumerate(self.heads, start=1):
+        for depth, out in enumerate(self.outs, start=1):
             pieces = (self._reached(text, depth) for text in texts if text.rows(depth))
-            found = 2 * ridge(pieces, weight=RIDGE)  # silu(z) is z / 2 about zero
             with torch.no_grad():
-                head.weight.copy_(found[:, :-1])
-                head.bias.copy_(found[:, -1])
+                out.weight.copy_(ridge(pieces, weight=RIDGE))
 
     def exported(self) -> dict[str, Tensor]:
         """The heads over states as they are."""
         weights = {name: value for name, value in self.state_dict().items() if name != "sizes"}
+        read = {f"heads.{k}.weight" for k in range(len(self.heads))}
         return {
-            name: value / self.sizes if name.endswith(".weight") else value
-            for name, value in weights.items()
+            name: value / self.sizes if name in read else value for name, value in weights.items()
         }
 
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
@@ -192,11 +203,9 @@ class Medusa(Network):
         self.load_state_dict({**weights, "sizes": torch.ones_like(self.sizes)})
 
     def _reached(self, text: Text, depth: int) -> tuple[Tensor, Tensor]:
-        """Rows of a state and a one, and what is to be added to reach the state ``depth`` rows on."""
+        """Rows of a state, and the state ``depth`` rows on."""
         rows, states = text.rows(depth), text.states.float()
-        here = states[rows.start - depth : rows.stop - depth]
-        read = torch.cat((here / self.sizes, torch.ones(len(here), 1)), dim=-1)
-        return read, states[rows.start :] - here
+        return states[rows.start - depth : rows.stop - depth], states[rows.start :]
 
 
 class Eagle(Network):

@@ -37,6 +37,7 @@ from gatekeeper_adapters.engines.reference.training.evaluate import (
     bigram_acceptance,
 )
 from gatekeeper_adapters.engines.reference.training.folder import (
+    INT8,
     as_read,
     drafter_config,
     stored_tensors,
@@ -135,7 +136,9 @@ def train_drafter(
     held = [text for text in texts if text.held_out and text.greedy]
     ids = draft_vocabulary(train, config.vocab_size, order.rows)
     _, rows = head_rows(target, ids, dtype=torch.float32, device="cpu")
-    material = Material(train, held, rows, ids)
+    # a greedy text is its prompt's first: there the prompt is read text nothing else was learned from
+    learned = [text.whole() if text.greedy else text for text in train]
+    material = Material(learned, held, rows, ids)
     layers = order.layers or _usual_layers(order.kind, config.layers)
     network = _begin(order, config, target, layers)
     data_digest = file_digest(data)
@@ -148,7 +151,8 @@ def train_drafter(
         )
         settings = replace(settings, steps=steps)
     run = distill(network, material, settings, checkpoint, note=note, clock=clock)
-    made = _Made(order, document, known, material, layers, run)
+    written = sum(len(text.tokens) - text.first for text in train)
+    made = _Made(order, document, known, material, layers, written, run)
     outcome, config_document, tensors = _judge(made, network, config.vocab_size, out)
     provenance = _provenance(made, outcome, data_digest, settings, network)
     write_folder(out, {**config_document, "provenance": provenance}, tensors)
@@ -165,6 +169,7 @@ class _Made:
     known: Mapping[str, Any]
     material: Material
     layers: tuple[int, ...]
+    written: int
     run: Run
 
     @property
@@ -228,7 +233,7 @@ def _judge(
 ) -> tuple[Outcome, dict[str, Any], dict[str, Tensor]]:
     """Judge the weights as they are stored, not as they were trained."""
     material, kind = made.material, made.order.kind
-    tensors = stored_tensors(network, material.ids, int8=kind == "draft_lm")
+    tensors = stored_tensors(network, material.ids, int8=kind in INT8)
     network.adopt(as_read(tensors))
     found = acceptance(network, material.held_out, material.head, material.ids, depth=DEPTH)
     bigram = bigram_acceptance(
@@ -251,7 +256,8 @@ def _provenance(
             "sha256": data_digest,
             "recipe": asdict(order.recipe),
             "slices": {name: workloads.digest(name) for name in workloads.SLICES},
-            "training_tokens": sum(len(text.tokens) - text.first for text in material.train),
+            "training_tokens": made.written,
+            "training_places": sum(len(text.rows(1)) for text in material.train),
             "held_out_prompts": sorted({text.prompt for text in material.held_out}),
         },
         "begun_from_layers": begun,

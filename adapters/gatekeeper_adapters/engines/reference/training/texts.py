@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +40,10 @@ class Text:
     def rows(self, depth: int) -> range:
         """Rows at which depth ``depth`` (1 is the first draft token) can be judged."""
         return range(self.first + depth - 1, len(self.states))
+
+    def whole(self) -> Text:
+        """The same with all but its first token as the answer: the prompt is read text to learn from."""
+        return replace(self, first=1)
 
 
 def write_texts(texts: Sequence[Text], path: Path, recipe: str) -> None:
