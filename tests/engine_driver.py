@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gatekeeper.core.decoding import DecodeRequest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -38,3 +42,13 @@ def drive(engine: Any, requests: Iterable[Any], *, limit: int = 5000) -> Record:
             return record
         record.take(engine.step())
     raise AssertionError(f"not finished after {limit} steps: {waiting - record.reasons.keys()}")
+
+
+def ragged(count: int, *, gamma: int, tokens: int = 20, **changes: Any) -> list[DecodeRequest]:
+    """Prompts of 1, 8, 15, … random ids of a vocabulary of 97, and answers that differ in length."""
+    rng = np.random.default_rng(8)
+    prompts = [tuple(rng.integers(0, 97, 1 + 7 * i).tolist()) for i in range(count)]
+    return [
+        DecodeRequest(f"r{i}", prompt, tokens + i, gamma=gamma, seed=70 + i, **changes)
+        for i, prompt in enumerate(prompts)
+    ]

@@ -10,10 +10,18 @@ import numpy as np
 from tiny_models import write_tiny_llama
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["TRIMMED", "damp", "sharpen", "write_relay", "write_tiny_eagle", "write_tiny_medusa"]
+__all__ = [
+    "TRIMMED",
+    "damp",
+    "load_six_kinds",
+    "sharpen",
+    "write_relay",
+    "write_tiny_eagle",
+    "write_tiny_medusa",
+]
 
 TRIMMED = tuple(i for i in range(97) if i % 7)
 """Ids that a trimmed drafter can name, of a vocabulary of 97."""
@@ -203,3 +211,24 @@ def _write(
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(document, indent=1))
     return folder
+
+
+def load_six_kinds(root: Path, target: Path, *, draft_ids: Iterable[int]) -> Any:
+    """One engine of eight slots with every kind of proposer on a target of two layers."""
+    from gatekeeper_adapters.engines.reference.cut import cut_layers
+    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
+
+    heads, features = write_tiny_medusa(root / "m", target), write_tiny_eagle(root / "e", target)
+    return load_engine(
+        target,
+        {"kind": "ngram"},
+        others=[
+            ({"kind": "draft_lm"}, cut_layers(target, [0], draft_ids, root / "draft")),
+            ({"kind": "self_speculation", "parameters": {"skip_layers": [1]}}, None),
+            ({"kind": "medusa", "parameters": {"tree": [2, 2, 1]}}, heads),
+            ({"kind": "eagle", "parameters": {"tree": [2, 2, 1]}}, features),
+            ({"kind": "eagle2", "parameters": {"depth": 3, "top_k": 3, "nodes": 6}}, features),
+        ],
+        version="test",
+        options=Options(max_batch=8, max_context=256),
+    )

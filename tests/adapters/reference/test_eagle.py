@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from engine_driver import drive
+from engine_driver import drive, ragged
 from engine_faults import FAULTS
 from strict_bank import strict_log10_e
 from tiny_drafters import TRIMMED, damp, write_relay, write_tiny_eagle
@@ -71,15 +71,6 @@ def build(folders: dict[str, tuple[Path, Path]]) -> Callable[..., Any]:
         )
 
     return make
-
-
-def ragged(count: int, *, gamma: int, tokens: int = 20, **changes: Any) -> list[DecodeRequest]:
-    rng = np.random.default_rng(8)
-    prompts = [tuple(rng.integers(0, 97, 1 + 7 * i).tolist()) for i in range(count)]
-    return [
-        DecodeRequest(f"r{i}", prompt, tokens + i, gamma=gamma, seed=70 + i, **changes)
-        for i, prompt in enumerate(prompts)
-    ]
 
 
 def rate(record: Any) -> float:

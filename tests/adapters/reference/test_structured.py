@@ -12,7 +12,7 @@ from engine_driver import drive
 from jsonschema import Draft202012Validator
 from scipy import stats
 from strict_bank import strict_log10_e
-from tiny_drafters import damp, write_tiny_eagle, write_tiny_medusa
+from tiny_drafters import damp, load_six_kinds
 from tiny_models import write_tiny_llama
 
 from gatekeeper.core.decoding import Constraint, DecodeRequest, SamplingSettings
@@ -42,26 +42,10 @@ CHECKED = Draft202012Validator(SCHEMA)
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All six kinds on one target that spells bytes."""
-    from gatekeeper_adapters.engines.reference.cut import cut_layers
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-
     root = tmp_path_factory.mktemp("structured")
     target = damp(write_tiny_llama(root / "target"), 0.5)
     write_byte_tokenizer(target)
-    heads, features = write_tiny_medusa(root / "m", target), write_tiny_eagle(root / "e", target)
-    return load_engine(
-        target,
-        {"kind": "ngram"},
-        others=[
-            ({"kind": "draft_lm"}, cut_layers(target, [0], range(60), root / "draft")),
-            ({"kind": "self_speculation", "parameters": {"skip_layers": [1]}}, None),
-            ({"kind": "medusa", "parameters": {"tree": [2, 2, 1]}}, heads),
-            ({"kind": "eagle", "parameters": {"tree": [2, 2, 1]}}, features),
-            ({"kind": "eagle2", "parameters": {"depth": 3, "top_k": 3, "nodes": 6}}, features),
-        ],
-        version="test",
-        options=Options(max_batch=8, max_context=256),
-    )
+    return load_six_kinds(root, target, draft_ids=range(60))
 
 
 def requests(
