@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 IDS = torch.arange(0, 97, 2)
 FIRST, COUNT = 5, 14
+NEURONS = 40
+"""Of a draft_lm's MLPs, whose target has 48."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def trained(target: Path) -> dict[str, tuple[Any, Path]]:
     tensors = load_file(target / "model.safetensors")
     made = {}
     for kind in KINDS:
-        network = build(kind, config, tensors, layers=(0, 2), heads=3)
+        network = build(kind, config, tensors, layers=(0, 2), heads=3, neurons=NEURONS)
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for parameter in network.parameters():
@@ -71,9 +73,8 @@ def trained(target: Path) -> dict[str, tuple[Any, Path]]:
         size = 3 if kind == "medusa" else 2
         tokenizer = describe("file:target", target)["tokenizer"]
         folder = target.parent / kind
-        write_folder(
-            folder, drafter_config(kind, document, IDS, tokenizer=tokenizer, size=size), stored
-        )
+        made_as = {"tokenizer": tokenizer, "size": size, "neurons": NEURONS}
+        write_folder(folder, drafter_config(kind, document, IDS, **made_as), stored)
         network.adopt(as_read(stored))
         made[kind] = (network, folder)
     return made

@@ -63,7 +63,7 @@ from gatekeeper_adapters.engines.reference.training.vocabulary import (  # noqa:
 )
 
 from gatekeeper.core.decoding import TokenPrompt  # noqa: E402 - as above
-from gatekeeper.errors import Conflict  # noqa: E402 - as above
+from gatekeeper.errors import Conflict, Incompatible  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,6 +306,26 @@ def test_medusas_heads_are_exported_over_states_as_they_are(
     network.adopt(network.exported())
     for before, after in zip(learned, network(text, 3), strict=True):
         torch.testing.assert_close(after, before)
+
+
+def test_of_an_mlp_the_neurons_stay_that_do_most(four_layers: Path, material: Material) -> None:
+    from safetensors.torch import load_file
+
+    config = LlamaConfig.read(json.loads((four_layers / "config.json").read_text()))
+    assert config is not None
+    tensors = load_file(four_layers / "model.safetensors")
+    silent = torch.arange(0, 48, 3)
+    for layer in (0, 3):
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"][:, silent] = 0
+    whole, thin = (
+        build("draft_lm", config, tensors, layers=(0, 3), heads=3, neurons=neurons)
+        for neurons in (None, 32)
+    )
+    assert thin.exported()["model.layers.1.mlp.gate_proj.weight"].shape == (32, 32)
+    text = material.held_out[0]
+    torch.testing.assert_close(thin(text, 1)[0], whole(text, 1)[0])
+    with pytest.raises(Incompatible, match=r"neurons=49: .*use at most 48"):
+        build("draft_lm", config, tensors, layers=(0, 3), heads=3, neurons=49)
 
 
 def lesson(kind: str, begin: Any, material: Material, path: Path, **changes: Any) -> Any:

@@ -75,6 +75,11 @@ class _Layers(click.ParamType[tuple[int, ...]]):
     help="Target's layers to begin with: the first two of draft_lm, the last of eagle.",
 )
 @click.option(
+    "--neurons",
+    type=click.IntRange(min=1),
+    help="Neurons kept of each MLP of a draft_lm, the strongest; all when not given.",
+)
+@click.option(
     "--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="Heads of medusa."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
@@ -89,6 +94,7 @@ def train(
     tokens: int,
     rows: int,
     layers: tuple[int, ...] | None,
+    neurons: int | None,
     heads: int,
     seed: int,
     as_json: bool,
@@ -117,6 +123,7 @@ def train(
         seed=seed,
         rows=rows,
         layers=layers,
+        neurons=neurons,
         heads=heads,
         recipe=Recipe(tokens=tokens, seed=seed),
     )

@@ -40,12 +40,22 @@ LARGEST_BYTE = 127
 
 
 def drafter_config(
-    kind: str, target: Mapping[str, Any], ids: Tensor, *, tokenizer: str, size: int
+    kind: str,
+    target: Mapping[str, Any],
+    ids: Tensor,
+    *,
+    tokenizer: str,
+    size: int,
+    neurons: int | None = None,
 ) -> dict[str, Any]:
-    """The config of a drafter of ``size`` layers (draft_lm) or heads (medusa), without provenance."""
+    """The config of a drafter of ``size`` layers (draft_lm) or heads (medusa), without provenance.
+
+    ``neurons`` of each of its MLPs, where they are not as many as the target's.
+    """
     names = {"draft_lm": (*_LAYER, *_LLAMA), "eagle": _LAYER}.get(kind, ())
+    thin = {} if neurons is None else {"intermediate_size": neurons}
     extra: dict[str, Any] = {
-        "draft_lm": {"num_hidden_layers": size},
+        "draft_lm": {"num_hidden_layers": size, **thin},
         "medusa": {"heads": size, "outs": True},
     }.get(kind, {})
     return {

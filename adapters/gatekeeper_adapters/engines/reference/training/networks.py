@@ -286,14 +286,16 @@ def build(
     *,
     layers: Sequence[int],
     heads: int,
+    neurons: int | None = None,
 ) -> Network:
     """A drafter before its first lesson, begun from the target's own weights.
 
-    ``target`` holds embedding, final norm and the named layers. draft_lm takes ``layers``, eagle
-    the last of them; what eagle has beside a layer hands the state on and is set by ``begin``.
+    ``target`` holds embedding, final norm and the named layers. draft_lm takes ``layers``, and of
+    their MLPs the ``neurons`` strongest (None: all); eagle takes the last of them; what eagle has
+    beside a layer hands the state on and is set by ``begin``.
 
     Raises:
-        Incompatible: the target lacks a layer.
+        Incompatible: the target lacks a layer, or has fewer neurons.
     """
     embed = target["model.embed_tokens.weight"]
     if kind == "medusa":
@@ -308,8 +310,17 @@ def build(
     norm = target["model.norm.weight"].float()
     intermediate = len(target[f"model.layers.{layers[-1]}.mlp.gate_proj.weight"])
     if kind == "draft_lm":
-        draft = DraftLm(config, embed, len(layers), intermediate)
-        draft.load_state_dict({**_layers_of(target, layers), "model.norm.weight": norm})
+        kept = intermediate if neurons is None else neurons
+        if kept > intermediate:
+            raise Incompatible(
+                "is more than the target's layers have",
+                field="neurons",
+                value=kept,
+                remedy=f"use at most {intermediate}",
+            )
+        draft = DraftLm(config, embed, len(layers), kept)
+        begun = {**_thinned(_layers_of(target, layers), kept), "model.norm.weight": norm}
+        draft.load_state_dict(begun)
         return draft
     eagle = Eagle(config, embed, intermediate)
     ones = torch.ones(config.hidden)
@@ -332,4 +343,18 @@ def _layers_of(target: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str,
         for name, value in target.items():
             if name.startswith(prefix):
                 found[f"model.layers.{new}.{name.removeprefix(prefix)}"] = value.float()
+    return found
+
+
+def _thinned(layers: Mapping[str, Tensor], kept: int) -> dict[str, Tensor]:
+    """Each MLP's neurons with the largest product of what they read by and what they write."""
+    found = dict(layers)
+    for name, down in layers.items():
+        if not name.endswith("mlp.down_proj.weight"):
+            continue
+        gate, up = (name.replace("down_proj", part) for part in ("gate_proj", "up_proj"))
+        strength = down.norm(dim=0) * layers[gate].norm(dim=1) * layers[up].norm(dim=1)
+        strongest = strength.topk(kept).indices.sort().values
+        found[name] = down[:, strongest]
+        found[gate], found[up] = layers[gate][strongest], layers[up][strongest]
     return found

@@ -68,7 +68,8 @@ class Order:
 
     ``steps`` fixes the effort, else CPU ``minutes`` do. ``layers`` are the target's that a draft_lm
     takes (default: the first two) and, the last of them, an eagle begins with (default: the last);
-    ``heads`` are medusa's. ``rows`` is the size of the draft vocabulary.
+    ``neurons`` are what a draft_lm keeps of each MLP (default: all), ``heads`` are medusa's.
+    ``rows`` is the size of the draft vocabulary.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Order:
     seed: int = 0
     rows: int = 8192
     layers: tuple[int, ...] | None = None
+    neurons: int | None = None
     heads: int = 4
     recipe: Recipe = field(default_factory=Recipe)
 
@@ -225,7 +227,9 @@ def _begin(order: Order, config: LlamaConfig, target: Path, layers: tuple[int, .
             for name in file.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                 if name in wanted or name.startswith(prefixes):
                     tensors[name] = file.get_tensor(name)
-    return build(order.kind, config, tensors, layers=layers, heads=order.heads)
+    return build(
+        order.kind, config, tensors, layers=layers, heads=order.heads, neurons=order.neurons
+    )
 
 
 def _judge(
@@ -240,7 +244,12 @@ def _judge(
         material.train, material.held_out, vocab_size=vocab_size, depth=DEPTH
     )
     config = drafter_config(
-        kind, made.target, material.ids, tokenizer=made.known["tokenizer"], size=made.size
+        kind,
+        made.target,
+        material.ids,
+        tokenizer=made.known["tokenizer"],
+        size=made.size,
+        neurons=made.order.neurons,
     )
     return Outcome(out, found, bigram, made.run), config, tensors
 
