@@ -14,17 +14,33 @@ __all__ = ["from_yaml"]
 _MAX_VALUES = 100_000
 
 # The same language, read ten times faster where PyYAML was built with libyaml, as its wheels are.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SAFE):  # type: ignore[misc,valid-type] # chosen above
+    """Refuses a key given twice: YAML does too, PyYAML keeps the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - as PyYAML has it
+        given: set[str] = set()
+        for key, _ in node.value:
+            if key.value in given:
+                where = f"line {key.start_mark.line + 1}"
+                raise yaml.YAMLError(f"the key {key.value!r} is given twice, again in {where}")
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                given.add(key.value)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
     """Read one mapping of plain JSON values from YAML or JSON.
 
     Raises:
-        InputError: it is not YAML, not a mapping, or holds what JSON cannot (dates, NaN, sets).
+        InputError: it is not YAML, not a mapping, gives a key twice, or holds what JSON cannot
+            (dates, NaN, sets).
     """
     try:
-        document = yaml.load(data.decode(), Loader=_LOADER)  # noqa: S506 - both are safe loaders
+        document = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 - a safe loader
         _check_size(document)
         check_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

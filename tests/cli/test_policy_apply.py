@@ -141,3 +141,14 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in pairwise("abcdefghij")]
     with pytest.raises(InputError, match="values"):
         from_yaml("\n".join(lines).encode(), file="bomb.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("a: 1\nb: 2\na: 3\n", "'a'"), ("a: {b: 1, b: 2}\n", "'b'"), ('{"a": 1, "a": 2}', "'a'")],
+)
+def test_a_key_given_twice_is_refused(text: str, key: str) -> None:
+    with pytest.raises(InputError, match=f"the key {key} is given twice, again in line"):
+        from_yaml(text.encode(), file="twice.yaml")
+    merged = "base: &b {x: 1}\nown: {<<: *b, x: 2}\n"
+    assert from_yaml(merged.encode(), file="merged.yaml")["own"] == {"x": 2}

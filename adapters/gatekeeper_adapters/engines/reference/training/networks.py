@@ -91,7 +91,7 @@ class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, se
 class DraftLm(Network):
     """A small language model of some of the target's layers."""
 
-    lesson = Lesson(learning_rate=5e-4, weights=(1.0,), batch=3)
+    lesson = Lesson(learning_rate=1e-3, weights=(1.0,), batch=3)
 
     def __init__(self, config: LlamaConfig, embed: Tensor, layers: int, intermediate: int) -> None:
         super().__init__(embed)
