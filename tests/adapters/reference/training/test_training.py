@@ -56,7 +56,7 @@ from gatekeeper_adapters.engines.reference.training.folder import (  # noqa: E40
     write_folder,
 )
 from gatekeeper_adapters.engines.reference.training.goals import goals_of, line_up  # noqa: E402 - as above
-from gatekeeper_adapters.engines.reference.training.networks import Medusa, build  # noqa: E402 - as above
+from gatekeeper_adapters.engines.reference.training.networks import UNREAD, Medusa, build  # noqa: E402 - as above
 from gatekeeper_adapters.engines.reference.training.texts import Text, read_texts  # noqa: E402 - as above
 from gatekeeper_adapters.engines.reference.training.vocabulary import (  # noqa: E402 - as above
     draft_vocabulary,
@@ -326,6 +326,24 @@ def test_of_an_mlp_the_neurons_stay_that_do_most(four_layers: Path, material: Ma
     torch.testing.assert_close(thin(text, 1)[0], whole(text, 1)[0])
     with pytest.raises(Incompatible, match=r"neurons=49: .*use at most 48"):
         build("draft_lm", config, tensors, layers=(0, 3), heads=3, neurons=49)
+
+
+def test_a_draft_lm_learns_with_words_that_it_does_not_read(
+    begin: Callable[..., Any], material: Material
+) -> None:
+    network, text = begin("draft_lm"), material.held_out[0]
+    quiet = torch.full(text.states.shape, -0.1)
+    (read,) = network(text, 1)
+    (same,) = network(text, 1, quiet)
+    assert torch.equal(same, read)
+    place = text.first + 2
+    quiet[place, 0] = 0.1
+    (other,) = network(text, 1, quiet)
+    assert torch.equal(other[:2], read[:2])  # row 0 has read up to `first`
+    assert not torch.isclose(other[2:], read[2:]).all(dim=-1).any()
+    noise = torch.rand(100_000, 1).mul_(2).sub_(1)
+    unread = (noise >= (1 - 2 * UNREAD) * noise.amax()).float().mean()
+    assert abs(float(unread) - UNREAD) < 0.01
 
 
 def lesson(kind: str, begin: Any, material: Material, path: Path, **changes: Any) -> Any:

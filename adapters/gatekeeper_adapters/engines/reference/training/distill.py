@@ -57,7 +57,6 @@ class Settings:
     steps: int
     seed: int = 0
     noise: float = 0.1
-    weight_decay: float = 0.01
     clip: float = 1.0
 
 
@@ -94,7 +93,7 @@ def distill(
         Conflict: the checkpoint belongs to another run.
         Interrupted: asked to stop by SIGINT; the checkpoint is written.
     """
-    learner = _learner(network, settings)
+    learner = _learner(network, settings.seed)
     run = checkpoint.restore(learner)
     begun = clock() - run.seconds
     if not run.curve:
@@ -129,7 +128,7 @@ def steps_for(
 ) -> int:
     """How many steps fit into CPU ``seconds``, goals and evaluations counted; at least one."""
     network = copy.deepcopy(network)
-    learner = _learner(network, settings)
+    learner = _learner(network, settings.seed)
     begun = clock()
     _ = material.goals  # computed here once, and not within a step
     left = seconds - (clock() - begun)
@@ -142,14 +141,14 @@ def steps_for(
     return max(1, int(left / max((clock() - begun) / MEASURED, 1e-9)))
 
 
-def _learner(network: Network, settings: Settings) -> Learner:
+def _learner(network: Network, seed: int) -> Learner:
     optimiser = torch.optim.AdamW(
         network.parameters(),
         lr=network.lesson.learning_rate,
         betas=(0.9, 0.95),
-        weight_decay=settings.weight_decay,
+        weight_decay=network.lesson.weight_decay,
     )
-    return Learner(network, optimiser, torch.Generator().manual_seed(settings.seed))
+    return Learner(network, optimiser, torch.Generator().manual_seed(seed))
 
 
 def _rate(step: int, steps: int) -> float:

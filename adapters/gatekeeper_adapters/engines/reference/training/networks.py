@@ -34,6 +34,9 @@ FALLING = 0.8
 RIDGE = 1e-3
 """Weight of the ridge in ``begin``."""
 
+UNREAD = 0.15
+"""Share of the words that a draft_lm does not get to read at a step: few texts are soon known by heart."""
+
 SCALE_TEXTS = 20
 """Texts from which the scale of a draft's own states is taken."""
 
@@ -43,6 +46,7 @@ class Lesson:
     """How a kind learns: ``weights`` of the loss at each depth, ``regression`` of its states.
 
     ``batch`` texts make a step: fewer of them, and the same minutes hold more steps.
+    ``weight_decay`` is AdamW's.
     Where ``drawn`` every step teaches as many of the depths as it draws, from the first on.
     """
 
@@ -51,6 +55,7 @@ class Lesson:
     regression: float = 0.0
     drawn: bool = False
     batch: int = 6
+    weight_decay: float = 0.01
 
 
 class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, see pyproject
@@ -66,8 +71,9 @@ class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, se
     def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
         """States [len(text.rows(d)), H] for each depth d; fewer depths where the text is short.
 
-        A network that drafts from text alone gives depth 1 only: at depth d it says the same. The
-        target's states are disturbed by ``noise`` [n − 1, H] where the network reads them.
+        A network that drafts from text alone gives depth 1 only: at depth d it says the same. What
+        the network reads is disturbed by ``noise`` [n − 1, H], uniform around 0: it is added to the
+        target's states, or says which words go unread.
         """
 
     @abstractmethod
@@ -91,7 +97,7 @@ class Network(nn.Module, ABC):  # type: ignore[misc] # torch is not followed, se
 class DraftLm(Network):
     """A small language model of some of the target's layers."""
 
-    lesson = Lesson(learning_rate=1e-3, weights=(1.0,), batch=3)
+    lesson = Lesson(learning_rate=1e-3, weights=(1.0,), batch=3, weight_decay=0.1)
 
     def __init__(self, config: LlamaConfig, embed: Tensor, layers: int, intermediate: int) -> None:
         super().__init__(embed)
@@ -104,8 +110,10 @@ class DraftLm(Network):
 
     def forward(self, text: Text, depths: int, noise: Tensor | None = None) -> list[Tensor]:
         """Depth 1, from the tokens alone."""
-        del depths, noise
+        del depths
         x = self.read(text.tokens[:-1])
+        if noise is not None:
+            x = x * (noise[:, :1] < (1 - 2 * UNREAD) * noise.amax())
         blocks = list(self.model["layers"])
         for number, block in enumerate(blocks, start=1):
             x, _ = block(x, 0, asked=text.first if number == len(blocks) else 0)
