@@ -28,7 +28,10 @@ def test_a_shipped_drafter_is_whole_small_and_better_than_bigrams(kind: str) -> 
     made = config["provenance"]
     assert made["target"]["source"] == SMOLLM2
     judged = made["held_out"]
-    assert judged["conditional_acceptance"][0] > judged["bigram_conditional_acceptance"][0]
+    drafter, bigram = (
+        judged[name][0] for name in ("conditional_acceptance", "bigram_conditional_acceptance")
+    )
+    assert drafter >= bigram + 0.1
     assert judged["windows"][0] == judged["bigram_windows"][0]
 
 
