@@ -38,6 +38,9 @@ def write(folder: Path) -> Path:
     ]
     lines += [EXPLAINED, "", *_faults(summary["faults"]), ""]
     lines += ["## False alarms", "", *_silence(summary, parts), ""]
+    lines += ["## On SmolLM2-135M", "", *_real(parts), ""]
+    rows = parts.get("formats", {}).get("formats", [])
+    lines += ["## Numerical formats and distributed sums", "", *_formats(rows), ""]
     lines += ["## Declared effects, stopping, cost", "", *_rest(parts)]
     page = folder / "detection.md"
     page.write_text("\n".join(lines).rstrip() + "\n")
@@ -70,6 +73,61 @@ def _silence(summary: Mapping[str, Any], parts: Mapping[str, Any]) -> list[str]:
         if "failed" in part:
             shown = name.replace("-", " ")
             lines.append(f"- {shown}: {part['failed']} FAIL in {part['runs']} runs of 1,000 tokens")
+    return lines
+
+
+def _real(parts: Mapping[str, Any]) -> list[str]:
+    """Faults planted in the exact engine, whose draft is the target at another temperature."""
+    lines = []
+    for part in parts.values():
+        if "real_fault" not in part:
+            continue
+        runs = part["runs_of_seeds"]
+        tokens = ", ".join(f"{run['tokens']:,}" for run in runs)
+        rates = ", ".join(
+            "unknown" if r["acceptance"] is None else f"{r['acceptance']:.2f}" for r in runs
+        )
+        found = sum(run["outcome"] == "FAIL" for run in runs)
+        name = (part["real_fault"] or "exact").replace("_", " ")
+        lines.append(
+            f"- {name}: FAIL in {found} of {len(runs)} seeds, after {tokens} sampled tokens (at most "
+            f"{part['limit']:,}); acceptance {rates}"
+        )
+    if "gate-cost" in parts:
+        cost = parts["gate-cost"]
+        each = ", ".join(f"{name} {ms:.2f}" for name, ms in cost["ms_per_token"].items())
+        lines.append(
+            f"- the gate, ms of CPU time a token: {each}; in all {cost['ratio']:.2f} times generation"
+        )
+    return lines or ["Not run."]
+
+
+def _formats(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each format against itself, in windows, and against the first; on a tiny random model."""
+    if not rows:
+        return ["Not run."]
+    head = (
+        "format",
+        "against",
+        "bits",
+        "σ",
+        "τ",
+        "texts that differ",
+        "ties",
+        "faults",
+        "largest deficit",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [row["other"], row["base"], "the same" if row["bitwise"] else "others"]
+        cells += [
+            f"{row['sigma']:.2g}",
+            f"{row['tau']:.2g}",
+            str(row["differing"]),
+            str(row["ties"]),
+        ]
+        cells += [str(row["faults"]), f"{row['largest']:.2g}"]
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 

@@ -17,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gate_cost
 import numpy as np
+import real_faults
 import rivals
 from detection_page import TESTS
 
@@ -292,7 +294,14 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
     found |= {f"exact-{i + 1}": partial(exact_runs, i) for i in range(EXACT_PARTS)}
     found |= {name.replace(" ", "-"): partial(benign, name) for name in CONTROLS if name != "exact"}
     found |= {"blind": blind, "power": declared_effects, "stopping": stopping, "cost": bank_cost}
-    return found
+    found |= {"gate-cost": gate_cost.real_model, "formats": _formats}
+    return found | real_faults.parts()
+
+
+def _formats() -> dict[str, Any]:
+    from formats import tiny_model  # noqa: PLC0415 - torch arrives here and not before
+
+    return tiny_model()
 
 
 def _fault_part(names: Sequence[str]) -> dict[str, Any]:

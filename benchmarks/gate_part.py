@@ -69,8 +69,12 @@ def equivalence(
     budget: Budget,
     *,
     slices: Mapping[str, int],
+    seed: int | None = None,
 ) -> dict[str, Any]:
-    """Run the gate over so many prompts of each slice; every figure of its result."""
+    """Run the gate over so many prompts of each slice; every figure of its result.
+
+    ``seed`` draws other requests than the policy's.
+    """
     prompts = mixed(engine, slices)
     run = ClaimedRun(
         id="verify",
@@ -80,7 +84,7 @@ def equivalence(
         artifact_digest="",
         artifact=artifact,
         policy=budget.policy(),
-        parameters={},
+        parameters={} if seed is None else {"seed": seed},
         attempt=1,
         fence=0,
         cancel_requested=False,

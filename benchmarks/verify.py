@@ -24,6 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 
 import detection_page
 import equivalence as detection
+import fuzz
+import ingest_crash
 import proposer_page
 import proposer_speed
 import proposers
@@ -87,6 +89,8 @@ STAGES = {
     "proposer-speed": Stage(
         proposer_speed.parts, summary=proposer_speed.summary, page=proposer_page.write
     ),
+    "fuzz": Stage(fuzz.parts),
+    "ingest-crash": Stage(ingest_crash.parts),
 }
 
 

@@ -26,8 +26,8 @@ class Settings:
     """Where the state lives and where the server listens.
 
     ``home`` holds the SQLite file, caches and, unless ``evidence`` says otherwise, the evidence
-    folder. ``home_given`` tells a home somebody chose from the default one. ``url`` and ``token``
-    are for clients and workers.
+    folder. ``home_given`` tells a home somebody chose from the default one. ``ingest`` is the
+    document of limits and redaction for spans. ``url`` and ``token`` are for clients and workers.
     """
 
     home: Path
@@ -39,6 +39,7 @@ class Settings:
     url: str | None = None
     token: str | None = None
     executor: str | None = None
+    ingest: Path | None = None
 
     @classmethod
     def load(
@@ -49,6 +50,7 @@ class Settings:
         port: int | None = None,
         host: str | None = None,
         executor: str | None = None,
+        ingest: str | Path | None = None,
     ) -> Settings:
         """Read ``GATEKEEPER_*`` from ``environ`` (the process's own by default); options win.
 
@@ -66,6 +68,7 @@ class Settings:
             # PostgreSQL lives outside every home: --home then moves caches and evidence only.
             url = env["GATEKEEPER_DATABASE_URL"]
             evidence = env.get("GATEKEEPER_EVIDENCE")
+        document = ingest or env.get("GATEKEEPER_INGEST") or None
         return cls(
             home=root,
             home_given=chosen is not None or bool(url),
@@ -76,6 +79,7 @@ class Settings:
             url=_server((env.get("GATEKEEPER_URL") or "").rstrip("/") or None),
             token=env.get("GATEKEEPER_TOKEN") or None,
             executor=executor or env.get("GATEKEEPER_EXECUTOR") or None,
+            ingest=Path(document).expanduser().absolute() if document else None,
         )
 
     @property

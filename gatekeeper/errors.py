@@ -12,6 +12,7 @@
     ├── Unauthorized           no token, or one we do not know          HTTP 401, exit 2
     ├── Forbidden              the token's role does not allow it       HTTP 403, exit 2
     ├── Unavailable            a part we need is missing or busy        HTTP 503, exit 2
+    │   ├── Busy               more requests at once than are taken     HTTP 429, exit 2
     │   └── MissingExtra       an optional dependency is not installed  HTTP 503, exit 2
     └── EvidenceError          evidence does not support what it claims HTTP 422, exit 1
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "Busy",
     "Conflict",
     "EvidenceError",
     "FencedOut",
@@ -147,6 +149,13 @@ class Unavailable(GatekeeperError):
 
     status = 503
     title = "Unavailable"
+
+
+class Busy(Unavailable):
+    """More requests are in flight than are taken at once; the same one will do in a moment."""
+
+    status = 429
+    title = "Too many requests"
 
 
 class MissingExtra(Unavailable):

@@ -45,6 +45,7 @@ class Metrics:
     enabled: Gauge = field(init=False)
     evidence_bytes: Counter = field(init=False)
     spans: Counter = field(init=False)
+    redacted: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         def put(name: str, metric: object) -> None:
@@ -104,6 +105,16 @@ class Metrics:
                 "gatekeeper_spans",
                 "Spans received: new, known already, or rejected",
                 ["fate"],
+                registry=self.registry,
+            ),
+        )
+
+        put(
+            "redacted",
+            Counter(
+                "gatekeeper_redacted_attributes",
+                "Attributes of spans dropped or hashed before they were stored, by rule",
+                ["rule"],
                 registry=self.registry,
             ),
         )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+if str(FOLDER) not in sys.path:  # scripts import their neighbours
+    sys.path.append(str(FOLDER))
 
 
 def script(name: str) -> Any:
@@ -14,5 +18,6 @@ def script(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module

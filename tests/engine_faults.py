@@ -6,21 +6,25 @@ Sources: the named faults of the statistics design; each is one wrong line of a 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper_adapters.engines.reference.loader import Switches
 from gatekeeper_adapters.engines.reference.proposers.chain import Drawing
+from gatekeeper_adapters.engines.reference.sampling import draw
 from gatekeeper_adapters.engines.reference.verify import Verifier
 
 if TYPE_CHECKING:
     from gatekeeper_adapters.engines.reference.proposers.base import Proposer
 
 HOT = 1.6
+WARM = 1.4
+"""Temperature, over the target's, of a draft that is the target itself (acceptance .6 to .8)."""
 
 
-def _warmer(q: Any) -> Any:
+def _warmer(q: Any, by: float = HOT) -> Any:
     """The same draft at another temperature: what a verifier sees when a parameter is not passed on."""
-    scaled = q.pow(1.0 / HOT)
+    scaled = q.pow(1.0 / by)
     return scaled / scaled.sum()
 
 
@@ -43,6 +47,20 @@ FAULTS = {
     **{name: Switches(drawing=drawing) for name, drawing in DRAWINGS.items()},
 }
 """By name, for ``loader.Options(switches=…)``."""
+
+
+def warmed(fault: str | None = None) -> Switches:
+    """A fault, or none, before a draft that draws from its distribution at ``WARM`` and says so.
+
+    Where the draft is the target, an honest copy would always be accepted and show nothing.
+    """
+    drawn = Drawing(pick=lambda q, u: draw(_warmer(q, WARM), u), claim=lambda q: _warmer(q, WARM))
+    switches = Switches() if fault is None else FAULTS[fault]
+    if fault == "argmax_draft_with_soft_q":
+        drawn = replace(drawn, pick=_argmax)
+    elif fault == "q_at_wrong_temperature":
+        drawn = replace(drawn, claim=lambda q: _warmer(q, WARM * HOT))
+    return replace(switches, drawing=drawn)
 
 
 class SleepyProposer:

@@ -16,22 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bar:
-    """A span: index of its parent or None, start, end, kind (other, tool or decode)."""
+    """A span: index of its parent or None, start, end (None: unfinished), kind, links.
+
+    ``kind`` is other, tool, decode or call; only a call has ``phases``: (kind, start, end) each.
+    ``links`` are the indices of the spans that it names as causes.
+    """
 
     parent: int | None
     start: int
-    end: int
+    end: int | None
     kind: str
+    phases: tuple[tuple[str, int, int], ...] = ()
+    links: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Event:
-    """A node: span index (-1 for the ends of the task), role, start, end."""
+    """A node: span index (-1 for the ends of the task), role, start, end, kind of its work."""
 
     bar: int
     role: str
     start: int
     end: int
+    kind: str = ""
 
 
 class Enumerator:
@@ -41,8 +48,8 @@ class Enumerator:
         self.bars = bars
         self.happens_before = happens_before
         self.live = [i for i in range(len(bars)) if not self.detail(i)]
-        self.zero = min(b.start for b in bars)
-        self.last = max(b.end for b in bars)
+        known = [b.start for b in bars] + [b.end for b in bars if b.end is not None]
+        self.zero, self.last = min(known), max(known)
         self.events = [Event(-1, "source", self.zero, self.zero)]
         for i in self.live:
             self.events += self.of_bar(i)
@@ -58,7 +65,10 @@ class Enumerator:
         return [j for j in range(len(self.bars)) if i in self.up(j)]
 
     def plain(self, i: int) -> bool:
-        return all(self.bars[j].kind == "other" for j in [i, *self.below(i)])
+        return all(
+            self.bars[j].kind == "other" and self.bars[j].end is not None
+            for j in [i, *self.below(i)]
+        )
 
     def detail(self, i: int) -> bool:
         """Whether a working span above already counts the time of this plain one."""
@@ -67,9 +77,9 @@ class Enumerator:
         ]:
             if over is None:
                 return False
-            inside = all(
-                self.bars[over].start <= self.bars[j].start
-                and self.bars[j].end <= self.bars[over].end
+            end = self.bars[over].end
+            inside = end is not None and all(
+                self.bars[over].start <= self.bars[j].start and (self.bars[j].end or 0) <= end
                 for j in [top, *self.below(top)]
             )
             if self.bars[over].kind != "other" and self.plain(top) and inside:
@@ -77,68 +87,107 @@ class Enumerator:
         return False
 
     def covered(self, i: int) -> bool:
-        """Whether own segments cover a span: decode always, others only as leaves."""
-        return self.bars[i].kind == "decode" or not any(self.bars[j].parent == i for j in self.live)
+        """Whether own segments cover a span: decode and calls always, others only as leaves."""
+        if self.bars[i].end is None:
+            return False
+        leaf = not any(self.bars[j].parent == i for j in self.live)
+        return self.bars[i].kind in ("decode", "call") or leaf
 
     def of_bar(self, i: int) -> list[Event]:
         bar = self.bars[i]
         made = [Event(i, "open", bar.start, bar.start)]
         if self.covered(i):
             cuts = {self.bars[j].start for j in self.live if self.bars[j].parent == i}
-            stops = [*sorted(c for c in cuts if bar.start < c < bar.end), bar.end]
-            begins = [bar.start, *stops[:-1]]
-            made += [Event(i, "piece", a, b) for a, b in zip(begins, stops, strict=True)]
-        return [*made, Event(i, "close", bar.end, bar.end)]
+            cuts |= {self.bars[j].start for j in self.live if i in self.bars[j].links}
+            assert bar.end is not None
+            whole = ((bar.kind, bar.start, bar.end),)
+            for kind, begin, end in bar.phases if bar.kind == "call" else whole:
+                stops = [*sorted(c for c in cuts if begin < c < end), end]
+                begins = [begin, *stops[:-1]]
+                made += [Event(i, "piece", a, b, kind) for a, b in zip(begins, stops, strict=True)]
+        return made if bar.end is None else [*made, Event(i, "close", bar.end, bar.end)]
 
     def home(self, i: int) -> int | None:
         """Nearest ancestor that lasts at least as long: there the span is joined."""
-        return next((a for a in self.up(i) if self.bars[a].end >= self.bars[i].end), None)
+        own = self.bars[i].end
+        assert own is not None
+        ends = ((a, self.bars[a].end) for a in self.up(i))
+        return next((a for a, end in ends if end is not None and end >= own), None)
 
     def door(self, i: int) -> int | None:
         """Nearest ancestor that had begun when the span began: out of it the span forks."""
         return next((a for a in self.up(i) if self.bars[a].start <= self.bars[i].start), None)
+
+    def finished(self, i: int | None) -> int | None:
+        """The span itself, or the nearest finished one above it."""
+        if i is None:
+            return None
+        return next((a for a in (i, *self.up(i)) if self.bars[a].end is not None), None)
 
     def needs(self, v: Event) -> list[Event]:
         """Every event that must end before ``v`` starts."""
         if v.role == "source":
             return []
         if v.role == "sink":
-            return [e for e in self.events if e.role == "source" or self.joins(e, None)]
+            unfinished = [e for e in self.events if e.role == "open" and self.lost(e.bar)]
+            ends = [e for e in self.events if e.role == "source" or self.joins(e, None)]
+            return [*ends, *unfinished]
         own = self.of_bar(v.bar)
         if v.role == "piece":
             return [own[own.index(v) - 1]]
         if v.role == "close":
             return [own[-2], *(e for e in self.events if self.joins(e, v.bar))]
         before = [e for e in self.events if e.role == "close" and self.earlier(e.bar, v.bar)]
-        return [*before, self.fork(v.bar)]
+        return [*before, self.fork(v.bar), *self.causes(v.bar)]
+
+    def lost(self, i: int) -> bool:
+        return self.bars[i].end is None
 
     def joins(self, e: Event, scope: int | None) -> bool:
         return e.role == "close" and self.home(e.bar) == scope
 
     def earlier(self, a: int, b: int) -> bool:
         """Whether a had ended when b began, seen from a level where b's surroundings are."""
-        levels = {self.bars[b].parent, self.door(b)}
-        touching = (self.bars[a].end, a) < (self.bars[b].start, b)
+        levels = {self.finished(self.bars[b].parent), self.finished(self.door(b))}
+        end = self.bars[a].end
+        assert end is not None
+        touching = (end, a) < (self.bars[b].start, b)
         return self.happens_before and a != b and self.home(a) in levels and touching
 
     def fork(self, i: int) -> Event:
         door = self.door(i)
         if door is None:
             return self.events[0]
-        start = self.bars[i].start
-        if self.bars[i].end > self.bars[door].end and self.bars[door].end <= start:
-            return self.of_bar(door)[-1]
-        return [e for e in self.of_bar(door) if e.role != "close" and e.end <= start][-1]
+        start, end, around = self.bars[i].start, self.bars[i].end, self.bars[door].end
+        outlives = around is not None and (start > around if end is None else end > around)
+        return self.running(door, start, may_close=outlives)
 
-    def makespan(self, x: Fraction) -> Fraction:
-        """Longest of all paths from the task's start to its end, decode taking x of its time."""
+    def causes(self, i: int) -> list[Event]:
+        """What a link names: it had begun, and it is not just the parent, which forks."""
+        start = self.bars[i].start
+        return [
+            self.running(j, start, may_close=True)
+            for j in self.bars[i].links
+            if j != i and j in self.live and self.bars[j].start <= start
+            if self.bars[i].parent != j
+        ]
+
+    def running(self, i: int, time: int, *, may_close: bool) -> Event:
+        """The last of a span's events that was over at a time; its close only where that counts."""
+        end = self.bars[i].end
+        if may_close and end is not None and end <= time:
+            return self.of_bar(i)[-1]
+        return [e for e in self.of_bar(i) if e.role != "close" and e.end <= time][-1]
+
+    def makespan(self, x: Fraction, kind: str = "decode") -> Fraction:
+        """Longest of all paths from the task's start to its end, ``kind`` taking x of its time."""
         best = Fraction(-1)
         todo = [(self.events[-1], Fraction(0))]
         while todo:
             v, after = todo.pop()
             needs = self.needs(v)
             lag = v.start - max([e.end for e in needs], default=v.start)
-            factor = x if v.role == "piece" and self.bars[v.bar].kind == "decode" else 1
+            factor = x if v.role == "piece" and v.kind == kind else 1
             length = after + lag + (v.end - v.start) * factor
             if not needs:
                 best = max(best, length)

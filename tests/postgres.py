@@ -41,14 +41,16 @@ def _as_owner(user: str, *command: str | Path) -> None:
     )
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """Connection string of a fresh cluster without its database: fsync off, no TCP at all."""
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Connection string of a fresh cluster without its database: fsync off, no TCP at all.
+
+    Raises:
+        FileNotFoundError: PostgreSQL is not installed.
+    """
     folder = _binaries()
     if folder is None:
-        if os.environ.get("CI") == "1":
-            pytest.fail(f"PostgreSQL is missing: {_INSTALL}")
-        pytest.skip(f"PostgreSQL is missing: {_INSTALL}")
+        raise FileNotFoundError(f"PostgreSQL is missing: {_INSTALL}")
     user = "postgres" if os.geteuid() == 0 else getpass.getuser()
     # Short, since a socket's path may have 107 characters at most.
     root = Path(tempfile.mkdtemp(prefix="gk-pg-", dir="/tmp"))
@@ -72,6 +74,17 @@ def postgres_server() -> Iterator[str]:
             _as_owner(user, folder / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Connection string of the session's own cluster."""
+    if _binaries() is None:
+        if os.environ.get("CI") == "1":
+            pytest.fail(f"PostgreSQL is missing: {_INSTALL}")
+        pytest.skip(f"PostgreSQL is missing: {_INSTALL}")
+    with cluster() as server:
+        yield server
 
 
 @contextmanager

@@ -24,18 +24,25 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_shipped_trace_formats_are_found() -> None:
-    assert plugins.names("gatekeeper.traces") == ("jaeger", "langfuse", "otlp")
-    assert [f.name for f in plugins.load_all("gatekeeper.traces").values()] == [
+    shipped = [
+        "claude_transcripts",
+        "inspect_ai",
         "jaeger",
+        "kv_cache",
         "langfuse",
+        "langsmith",
+        "managed_agents",
+        "mlflow",
         "otlp",
     ]
+    assert list(plugins.names("gatekeeper.traces")) == shipped
+    assert [f.name for f in plugins.load_all("gatekeeper.traces").values()] == shipped
 
 
 def test_unknown_group_and_unknown_name() -> None:
     with pytest.raises(InputError, match=r"group=gatekeeper\.nothing"):
         plugins.names("gatekeeper.nothing")
-    with pytest.raises(NotFound, match=r"trace=kineto.*installed: jaeger, langfuse, otlp"):
+    with pytest.raises(NotFound, match=r"trace=kineto.*installed: .*jaeger, kv_cache, langfuse"):
         plugins.load("gatekeeper.traces", "kineto")
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from gatekeeper.actions.continuation import GATE, continued
 from gatekeeper.actions.decide import derive
 from gatekeeper.actions.evidence import EvidenceFolder
 from gatekeeper.actions.price import drop_replaced, prepare_pricing, store_pricing
 from gatekeeper.core.equations import EQUATIONS, verify
 from gatekeeper.core.verdicts import GateResult, Outcome, from_json, to_json
 from gatekeeper.errors import EvidenceError, GatekeeperError, InputError
+from gatekeeper.gates import equivalence
 from gatekeeper.store import access, catalog, results, runs
 from gatekeeper.store.records import EvidenceRecord, GateRecord, RunRecord
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.actions.identity import Actor
     from gatekeeper.core.claims import Claim
-    from gatekeeper.store.database import Database
+    from gatekeeper.store.database import Database, Session
 
 __all__ = ["claim_prefix", "finish"]
 
@@ -49,7 +51,9 @@ def finish(
     """Take a worker's result and end the run.
 
     Each claim is recomputed from the uploaded evidence first: a figure that its own evidence does
-    not reproduce never enters the ledger. The transaction then checks the fence again.
+    not reproduce never enters the ledger. The transaction then checks the fence again. Where another
+    inconclusive run of the same equivalence gate has ended meanwhile, only a FAIL is stored: else the
+    run goes back to the queue, to go on from that one.
 
     Raises:
         FencedOut: the run belongs to another worker, or has ended.
@@ -69,7 +73,10 @@ def finish(
         )
     _check_evidence(verdict, evidence, tables)
     claims = _ledger_claims(run_id, verdict, tables)
-    _check_claims(claims, EvidenceFolder(folder, db))
+    files = EvidenceFolder(folder, db)
+    _check_claims(claims, files)
+    if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL}:
+        _check_continued(held, tables, files)
     record = _record(held, verdict)
     # Priced before it is stored, so that the route is decided once and not first without a value.
     try:
@@ -80,6 +87,9 @@ def finish(
         priced = None
     replaced = []
     with db.write() as session:
+        overtaken = _overtaken(session, held, verdict)
+        if overtaken is not None:
+            return runs.requeue(session, run_id, fence, error=overtaken)
         state = "cancelled" if verdict.outcome is Outcome.CANCELLED else "finished"
         run = runs.finish(session, run_id, fence, state=state, info=info)
         policy = catalog.policy(session, run.policy)
@@ -110,6 +120,36 @@ def finish(
         if row.path not in kept:
             (folder / row.path).unlink(missing_ok=True)
     return run
+
+
+def _check_continued(
+    run: RunRecord, tables: Mapping[str, EvidenceRecord], files: EvidenceFolder
+) -> None:
+    if run.gate != GATE or not tables.keys() >= set(equivalence.TABLES):
+        if run.parameters.get("continues"):
+            raise EvidenceError(
+                "lacks tables of a run that goes on from another",
+                field="evidence",
+                value=sorted(tables),
+                remedy="run a worker of the same release as the server",
+            )
+        return
+    own = {name: files.load(name, row.sha256) for name, row in tables.items()}
+    equivalence.check_continued(run.parameters.get("continues"), own, files.load)
+
+
+def _overtaken(session: Session, run: RunRecord, verdict: GateResult) -> str | None:
+    """Why this run's verdict is not to be stored: two that go on from one run would be two draws.
+
+    A FAIL is stored all the same: whoever found a fault found it.
+    """
+    artifact = catalog.artifact(session, run.artifact)
+    if verdict.outcome in {Outcome.CANCELLED, Outcome.FAIL} or artifact is None:
+        return None
+    found = continued(session, run, artifact.document)
+    if found is None or found == run.parameters.get("continues"):
+        return None
+    return f"run {found['run']} of the same gate ended meanwhile: this one goes on from it"
 
 
 def _record(run: RunRecord, verdict: GateResult) -> GateRecord:

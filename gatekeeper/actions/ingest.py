@@ -6,16 +6,19 @@ import hashlib
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from gatekeeper import plugins
+from gatekeeper.actions.ingest_settings import IngestLimits
+from gatekeeper.actions.redaction import Redactor
 from gatekeeper.actions.tasks import routing_of
 from gatekeeper.core.span_documents import clean, digest, to_text
 from gatekeeper.core.trace_documents import Document, SpanReader, read_traces
 from gatekeeper.errors import InputError, TooLarge, TraceError
+from gatekeeper.store import retention, tasks
 from gatekeeper.store import spans as store
-from gatekeeper.store import tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,20 +26,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.traces import Span
     from gatekeeper.store.database import Database
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_UNPACKED_BYTES",
-    "Received",
-    "import_file",
-    "ingest_otlp",
-    "unpacked",
-]
-
-MAX_BYTES = 16 * 1024**2
-"""Largest request body, as it travels."""
-
-MAX_UNPACKED_BYTES = 32 * 1024**2
-"""Largest body after unpacking: a gzip of 32 kB can hold this much."""
+__all__ = ["Intake", "Received", "import_file", "ingest_otlp", "unpacked"]
 
 _GZIP = 16 + zlib.MAX_WBITS
 _MAX_MEMBERS = 1024
@@ -47,16 +37,30 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True)
+class Intake:
+    """Where spans go, and what they lose on the way.
+
+    ``patience_s``: how long storing waits for locks that others hold.
+    """
+
+    db: Database
+    redactor: Redactor = field(default_factory=Redactor)
+    patience_s: float = IngestLimits.patience_s
+
+
+@dataclass(frozen=True)
 class Received:
     """What became of a request's spans: ``new`` and ``known`` ones are stored, the others are not.
 
-    ``reasons`` says why, one sentence for each rejected span.
+    ``reasons`` says why, one sentence for each rejected span. ``redacted`` counts the attributes
+    that were left out, by the rule that said so.
     """
 
     new: int
     known: int
     reasons: tuple[str, ...]
     tasks: tuple[str, ...]
+    redacted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rejected(self) -> int:
@@ -71,16 +75,17 @@ class Received:
         return f"{shown} | and {more} more" if more > 0 else shown
 
 
-def unpacked(body: bytes, encoding: str) -> bytes:
-    """Return the body without its content encoding, never more than the limit of it in memory.
+def unpacked(body: bytes, encoding: str, *, most: int = IngestLimits.unpacked_bytes) -> bytes:
+    """Return the body without its content encoding, never more than ``most`` bytes of it in memory.
 
     Raises:
         InputError: the encoding is not known here (its field is ``Content-Encoding``).
         TraceError: the gzip stream is broken or cut off.
-        TooLarge: it unpacks to more than the limit, or has too many members.
+        TooLarge: it unpacks to more than ``most``, or has too many members.
     """
     coding = encoding.strip().lower()
     if coding in ("", "identity"):
+        _check_size(len(body), most)
         return body
     if coding not in ("gzip", "x-gzip"):
         raise InputError(
@@ -102,21 +107,25 @@ def unpacked(body: bytes, encoding: str) -> bytes:
             )
         stream = zlib.decompressobj(_GZIP)
         try:
-            part = stream.decompress(rest, MAX_UNPACKED_BYTES + 1 - size)
+            part = stream.decompress(rest, most + 1 - size)
         except zlib.error as error:
             _broken(str(error))
         parts.append(part)
         size += len(part)
-        if size > MAX_UNPACKED_BYTES:
-            raise TooLarge(
-                f"unpacks to more than {MAX_UNPACKED_BYTES} bytes",
-                field="body",
-                remedy="send fewer spans at a time",
-            )
+        _check_size(size, most)
         if not stream.eof:
             _broken("it ends too early")
         rest = stream.unused_data
     return b"".join(parts)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise TooLarge(
+            f"unpacks to more than {most} bytes",
+            field="body",
+            remedy="send fewer spans at a time",
+        )
 
 
 def _broken(reason: str) -> NoReturn:
@@ -125,7 +134,7 @@ def _broken(reason: str) -> NoReturn:
     )
 
 
-def ingest_otlp(db: Database, body: bytes, *, as_json: bool) -> Received:
+def ingest_otlp(intake: Intake, body: bytes, *, as_json: bool) -> Received:
     """Store the spans of one OTLP export request.
 
     A broken span is refused by itself, and so is one whose id is stored with another content; a
@@ -148,7 +157,7 @@ def ingest_otlp(db: Database, body: bytes, *, as_json: bool) -> Received:
             field="body",
             remedy="correct the exporter",
         )
-    return _store(db, spans, source_format="otlp", refused=refused)
+    return _store(intake, spans, source_format="otlp", refused=refused)
 
 
 def _json(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
@@ -166,7 +175,7 @@ def _joined(reasons: Sequence[str]) -> str:
     return " | ".join(reasons[:_SHOWN])
 
 
-def import_file(db: Database, body: bytes) -> tuple[str, Received]:
+def import_file(intake: Intake, body: bytes) -> tuple[str, Received]:
     """Store the spans of one trace file in any known format; return the format's name with them.
 
     Raises:
@@ -180,11 +189,11 @@ def import_file(db: Database, body: bytes) -> tuple[str, Received]:
     source = traces[0].source_format
     notes = {_task_id(trace.trace_id): [clean(n) for n in trace.repairs] for trace in traces}
     spans = [span for trace in traces for span in trace.spans]
-    return source, _store(db, spans, source_format=source, notes=notes)
+    return source, _store(intake, spans, source_format=source, notes=notes)
 
 
 def _store(
-    db: Database,
+    intake: Intake,
     spans: Iterable[Span],
     *,
     source_format: str,
@@ -193,15 +202,22 @@ def _store(
 ) -> Received:
     rows: list[store.SpanRow] = []
     reasons = list(refused)
+    redacted: Counter[str] = Counter()
+    names: dict[str, str] = {}
     for span in spans:
         try:
-            text = to_text(span)
+            text = to_text(intake.redactor(span, redacted))
         except TraceError as error:
             reasons.append(str(error))
         else:
-            task = _task_id(span.trace_id)
+            task = names.get(span.trace_id) or names.setdefault(
+                span.trace_id, _task_id(span.trace_id)
+            )
             rows.append(store.SpanRow(span.trace_id, span.span_id, task, digest(text), text))
-    with db.write() as session:
+    with intake.db.write(patience_s=intake.patience_s) as session:
+        closed = retention.without_spans(session, {row.task for row in rows})
+        late = [row for row in rows if row.task in closed]
+        rows = [row for row in rows if row.task not in closed]
         stored = store.insert(session, rows)
         tasks.touch(
             session,
@@ -213,9 +229,18 @@ def _store(
     reasons += [
         f"span {row.span_id} of trace {row.trace_id}: another span with this id is stored already"
         for row in stored.conflicts
+    ] + [
+        f"span {row.span_id} of trace {row.trace_id}: too late, the spans of its task were removed"
+        for row in late
     ]
     known = len(rows) - len(stored.new) - len(stored.conflicts)
-    return Received(len(stored.new), known, tuple(reasons), tuple(sorted({r.task for r in rows})))
+    return Received(
+        len(stored.new),
+        known,
+        tuple(reasons),
+        tuple(sorted({row.task for row in rows})),
+        dict(redacted),
+    )
 
 
 def _task_id(trace_id: str) -> str:

@@ -85,6 +85,8 @@ def _judge_again(
     prefix = claim_prefix(record.run)
     try:
         frames = {name: evidence.load(name, sha256) for name, sha256 in names.items()}
+        if run.gate == "equivalence" and "cost" in frames:
+            equivalence.check_continued(run.parameters.get("continues"), frames, evidence.load)
         again = _evaluate(run, policy, frames)
     except (GatekeeperError, KeyError) as error:
         row = _row(f"{prefix}summary", equation, names, record.outcome, None)

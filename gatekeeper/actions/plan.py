@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper import workloads
 from gatekeeper.actions.catalog import covered_sampling, get_artifact, get_policy, get_route
+from gatekeeper.actions.continuation import before_of
 from gatekeeper.actions.plan_servers import estimate_servers
 from gatekeeper.actions.submit import outcome_load, refuse_outcome_of_servers
 from gatekeeper.core.decoding import Rates, SamplingSettings, TokenPrompt
@@ -86,6 +87,7 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
     }
     estimated: Mapping[str, Any]
     if gate == "equivalence":
+        common["before"] = before_of(db, record, artifact, stored)
         estimated = equivalence.plan(policy, artifact.document, **common).estimate
     elif gate == "serving":
         budget = _with_slo(policy, record)

@@ -20,7 +20,7 @@ from gatekeeper.actions.decide import derive, pricing_basis
 from gatekeeper.actions.evidence import receive
 from gatekeeper.core.economics import Economics
 from gatekeeper.core.policies import Policy
-from gatekeeper.core.pricing import PricingInputs, price
+from gatekeeper.core.pricing import METHOD, PricingInputs, price
 from gatekeeper.core.task_savings import COLUMNS
 from gatekeeper.errors import GatekeeperError, NotFound
 from gatekeeper.store import catalog, economics, pricing, results, tasks
@@ -108,10 +108,15 @@ def prepare_pricing(
         if basis is None:
             return None
         known = pricing.latest(session, route)
-        if known is not None and known.basis == basis.key and known.tasks == basis.tasks:
+        if known is not None and _holds(known, basis) and known.tasks == basis.tasks:
             return None
         parts = tasks.route_tasks(session, route, newest=NEWEST_TASKS)
     return _price(folder, basis, _curves(parts))
+
+
+def _holds(known: PricingRecord, basis: _Basis) -> bool:
+    """Whether a pricing rests on what is there now, and was made as one would be made now."""
+    return known.basis == basis.key and known.document.get("method") == METHOD
 
 
 def _basis(
@@ -269,7 +274,7 @@ def _due(db: Database) -> list[str]:
             basis = _basis(session, route)
             if basis is None:
                 continue
-            if known is None or known.basis != basis.key:
+            if known is None or not _holds(known, basis):
                 found.append((0.0 if known is None else known.priced_at, route))
             elif known.tasks != basis.tasks and known.priced_at + TASKS_EVERY_S <= at:
                 found.append((known.priced_at, route))

@@ -8,7 +8,7 @@ import structlog
 
 from gatekeeper.actions.decide import derive
 from gatekeeper.actions.identity import SYSTEM, Actor
-from gatekeeper.actions.submit import outcome_load
+from gatekeeper.actions.submit import outcome_load, with_continued
 from gatekeeper.core.running_pair import SERVERS_ENGINE
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
 from gatekeeper.errors import Conflict, GatekeeperError, NotFound
@@ -123,6 +123,10 @@ def claim(
             load = outcome_load(session, run.route, artifact, policy)
             values = {"parameters": {**run.parameters, **load}}
             run = runs.hold(session, run.id, run.fence, values)
+        if run.gate == "equivalence" and artifact is not None:
+            # A run before it may have ended since: that is what this one goes on from.
+            fresh = with_continued(session, run, artifact.document)
+            run = runs.hold(session, run.id, run.fence, {"parameters": fresh.parameters})
     if artifact is None or policy is None:
         raise NotFound("lost its artifact or policy", field="run", value=run.id)
     return {

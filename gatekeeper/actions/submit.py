@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.catalog import covered_sampling
+from gatekeeper.actions.continuation import continued, refuse_after_fail
 from gatekeeper.actions.identity import Actor, new_id
 from gatekeeper.core.documents import refuse_unknown
 from gatekeeper.core.policies import Policy
@@ -22,12 +24,21 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import ArtifactRecord, PolicyRecord
 
-__all__ = ["RUNNABLE", "engine_key", "outcome_load", "refuse_outcome_of_servers", "submit"]
+__all__ = [
+    "RUNNABLE",
+    "engine_key",
+    "outcome_load",
+    "refuse_outcome_of_servers",
+    "submit",
+    "with_continued",
+]
 
 RUNNABLE = ("equivalence", "serving", "outcome")
 """Gates that workers of this version can run."""
 
 _CHOSEN_BY_CALLER = ("seed",)
+
+_MOST_SEED = 2**63 - 1
 
 MAX_ATTEMPTS = 3
 """A run whose worker vanished this often is broken, not unlucky."""
@@ -50,12 +61,13 @@ def submit(
 ) -> tuple[RunRecord, bool]:
     """Queue a gate run for what the route serves now; False when the key was used before.
 
-    An outcome run gets the load of ``outcome_load`` among its parameters, anew when it is claimed.
+    An outcome run gets the load of ``outcome_load`` among its parameters, an equivalence run the
+    inconclusive run that it goes on from, both anew when it is claimed.
 
     Raises:
         NotFound: no such route.
         InputError: a gate that cannot be run.
-        Conflict: the key was used for another request.
+        Conflict: the key was used for another request, or the pair has failed equivalence already.
     """
     if gate not in RUNNABLE:
         raise InputError(
@@ -125,12 +137,12 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
     """Refuse what no worker reads; a seed is all that a run may choose beside its policy."""
     refuse_unknown(parameters, _CHOSEN_BY_CALLER, field="parameters")
     seed = parameters.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _MOST_SEED:
         raise InputError(
             "is not a seed",
             field="parameters.seed",
             value=seed,
-            remedy="use a whole number, 0 or more",
+            remedy=f"use a whole number from 0 to {_MOST_SEED}",
         )
 
 
@@ -176,7 +188,7 @@ def _new_run(
     devices = {engine["device"], engine.get("draft_device") or engine["device"]}
     # servers that already run bring their own: whoever asks them needs a processor
     device = "cuda" if "cuda" in devices else "cpu"
-    return RunRecord(
+    run = RunRecord(
         id=new_id(session),
         idempotency_key=key,
         route=route.name,
@@ -214,3 +226,12 @@ def _new_run(
         started_at=None,
         finished_at=None,
     )
+    refuse_after_fail(session, run)
+    return with_continued(session, run, artifact.document)
+
+
+def with_continued(session: Session, run: RunRecord, artifact: Mapping[str, Any]) -> RunRecord:
+    """The run with what it goes on from now among its parameters, or without."""
+    kept = {name: value for name, value in run.parameters.items() if name != "continues"}
+    found = continued(session, run, artifact)
+    return replace(run, parameters=kept if found is None else {**kept, "continues": found})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from gatekeeper.core.task_assignment import (
     joined,
     session_of,
 )
-from gatekeeper.core.task_profile import TaskProfile, profile_task, token_rates
+from gatekeeper.core.task_profile import TaskProfile, profile_task
 from gatekeeper.core.tasks import build_task
+from gatekeeper.core.token_rates import TokenRates, observed_rates
 from gatekeeper.core.traces import Span, Trace, assemble
 from gatekeeper.errors import InputError
 from gatekeeper.reports.profile import profile_json
@@ -84,7 +85,7 @@ def compute(
     """Compute a task, or say in words why that is not possible."""
     try:
         trace = _trace(seen, found)
-        rates = token_rates([trace])
+        rates = _rates(trace, routing)
         profile = profile_task(trace, speedup=speedup, rates=rates)
         calls = assign(profile.task, routing)
         curves = route_curves(trace, profile, calls, rates=rates)
@@ -92,6 +93,16 @@ def compute(
         _log.error("task cannot be computed", task=seen.id, error=repr(error))
         return None, clean(f"cannot be computed: {error}")
     return Computed(profile, calls, curves), None
+
+
+def _rates(trace: Trace, routing: Routing) -> TokenRates:
+    """Time per output token that this task's own calls show, by the routes that rules give them."""
+    task = build_task(trace)
+    routes = {call.work: call.route for call in assign(task, routing) if call.route is not None}
+    return observed_rates(
+        (replace(call, route=routes.get(i)) for i, call in task.calls),
+        routes={(trace.trace_id, task.works[i].span.span_id): route for i, route in routes.items()},
+    )
 
 
 def _trace(seen: tasks.Unsettled, found: Sequence[Span]) -> Trace:

@@ -18,7 +18,7 @@ from gatekeeper.core.routing import Rule
 from gatekeeper.core.span_documents import from_text
 from gatekeeper.core.task_assignment import RoutedRules, Routing, TaskRules, conversation_of
 from gatekeeper.errors import InputError, NotFound
-from gatekeeper.store import catalog, spans, tasks
+from gatekeeper.store import catalog, retention, spans, tasks
 from gatekeeper.store.database import Database, Session, now
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = Fals
         seen = tasks.unsettled(session, task_id)
         texts = [] if seen is None else spans.of_task(session, task_id, limit=MAX_SPANS + 1)
         at = now(session)
-    if seen is None or (_known(seen, routing) and (anyway or seen.state == tasks.COMPLETE)):
-        return False  # somebody else was faster
+    if seen is None or _done(seen, routing, anyway=anyway):
+        return False
     if not texts:  # a conversation whose traces now belong elsewhere
         with db.write() as session:
             return tasks.file_under(session, seen, None, routing=routing.digest)
@@ -105,7 +105,7 @@ def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = Fals
             tasks.postpone(session, seen, due_at=due_at)
         return False
     conversation = None if is_conversation(task_id) else conversation_of(found, rules)
-    if conversation is not None:
+    if conversation is not None and not _final(db, conversation_id(conversation)):
         return _file(db, seen, conversation_id(conversation), routing, quiet_s=due_at - at)
     if quiet and _known(seen, routing):
         with db.write() as session:
@@ -119,6 +119,18 @@ def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = Fals
         if version is not None and seen.part_of is not None:
             _changed(session, seen.part_of, quiet_s=0.0)
     return version is not None
+
+
+def _done(seen: tasks.Unsettled, routing: Routing, *, anyway: bool) -> bool:
+    """Whether somebody else was faster, or nothing is left to compute the task from."""
+    complete = anyway or seen.state == tasks.COMPLETE
+    return seen.spans_removed_at is not None or (complete and _known(seen, routing))
+
+
+def _final(db: Database, task_id: str) -> bool:
+    """Whether a task's spans were removed: a trace that comes later is a task of its own."""
+    with db.read() as session:
+        return bool(retention.without_spans(session, [task_id]))
 
 
 def _known(seen: tasks.Unsettled, routing: Routing) -> bool:
@@ -200,6 +212,13 @@ def path_of(db: Database, task_id: str, *, speedup: float) -> PathView:
         routing = routing_of(session)
         seen = tasks.unsettled(session, record.id)
         texts = spans.of_task(session, record.id, limit=MAX_SPANS + 1)
+    if record.spans_removed_at is not None:
+        raise NotFound(
+            "has figures but no spans any more: they were removed when they were old",
+            field="task",
+            value=task_id,
+            remedy="read the task itself, or keep spans longer",
+        )
     if seen is None or not texts or len(texts) > MAX_SPANS:
         raise InputError(
             f"has no spans, or more than {MAX_SPANS}",

@@ -21,7 +21,6 @@ __all__ = ["JSON", "PROTOBUF", "OtlpRoute", "accepted", "encoding_of", "failure"
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 
-RETRY_AFTER_S = 5
 _UNAVAILABLE = 503
 
 _CODES = {
@@ -31,6 +30,7 @@ _CODES = {
     413: 8,  # RESOURCE_EXHAUSTED
     415: 3,  # INVALID_ARGUMENT
     422: 3,  # INVALID_ARGUMENT
+    429: 8,  # RESOURCE_EXHAUSTED
     503: 14,  # UNAVAILABLE
 }
 _UNKNOWN = 2
@@ -95,7 +95,8 @@ class OtlpRoute(APIRoute):
             try:
                 return await handler(request)
             except GatekeeperError as error:
-                return _failed(error, media_type)
+                limits = request.app.state.services.ingest.limits
+                return _failed(error, media_type, retry_after_s=limits.retry_after_s)
             except RequestValidationError as error:
                 return failure(400, str(error.errors()[0]["msg"]), media_type)
             except HTTPException as error:
@@ -104,13 +105,13 @@ class OtlpRoute(APIRoute):
         return answer
 
 
-def _failed(error: GatekeeperError, media_type: str) -> Response:
+def _failed(error: GatekeeperError, media_type: str, *, retry_after_s: int) -> Response:
     headers = {}
     status = error.status
     if isinstance(error, Conflict):
         status = _UNAVAILABLE  # two requests at once: sent again, it will do
     if isinstance(error, (Conflict, Unavailable)):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        headers["Retry-After"] = str(retry_after_s)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     if error.field == "Content-Encoding":

@@ -12,10 +12,12 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gatekeeper.core.documents import check_json
-from gatekeeper.errors import GatekeeperError, Unauthorized
+from gatekeeper.errors import GatekeeperError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
+
+    from gatekeeper.api.services import Services
 
 __all__ = ["RESPONSES", "install", "problem"]
 
@@ -91,10 +93,13 @@ def _shown(value: object) -> object:
     return value if len(text) <= _MAX_VALUE else text[:_MAX_VALUE]
 
 
-async def _on_gatekeeper_error(_request: Request, error: Exception) -> JSONResponse:
+async def _on_gatekeeper_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, GatekeeperError):
         raise error
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else None
+    if isinstance(error, Unavailable):
+        services: Services = request.app.state.services
+        headers = {"Retry-After": str(services.ingest.limits.retry_after_s)}
     return problem(
         error.status,
         error.title,

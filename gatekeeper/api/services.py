@@ -9,7 +9,11 @@ from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gatekeeper.actions.identity import Actor, authenticate, require
+from gatekeeper.actions.ingest import Intake
+from gatekeeper.actions.ingest_settings import IngestSettings
 from gatekeeper.actions.reconcile import Reconciler
+from gatekeeper.actions.redaction import Redactor
+from gatekeeper.api.admission import Admission
 from gatekeeper.errors import Unauthorized
 from gatekeeper.store.database import Database
 from gatekeeper.telemetry import Metrics
@@ -30,13 +34,25 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Services:
-    """One server's database, evidence folder, migrations, background thread and metrics."""
+    """One server's database, evidence folder, migrations, background thread and metrics.
+
+    ``ingest`` says what it takes on at a time, and what it leaves out of spans.
+    """
 
     db: Database
     evidence: Path
     migrations: Path
     reconciler: Reconciler
     metrics: Metrics = field(default_factory=Metrics)
+    ingest: IngestSettings = field(default_factory=IngestSettings)
+    intake: Intake = field(init=False)
+    admission: Admission = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.ingest.limits
+        intake = Intake(self.db, Redactor(self.ingest.redaction), limits.patience_s)
+        object.__setattr__(self, "intake", intake)  # the dataclass is frozen for its users
+        object.__setattr__(self, "admission", Admission(limits))
 
 
 def _services(request: Request) -> Services:

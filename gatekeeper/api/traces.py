@@ -1,33 +1,23 @@
 """Traces in: OTLP/HTTP from exporters, and whole files in any format that is known."""
 
-import threading
+import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from gatekeeper.actions.ingest import (
-    MAX_BYTES,
-    Received,
-    import_file,
-    ingest_otlp,
-    unpacked,
-)
+from gatekeeper.actions.ingest import Received, import_file, ingest_otlp, unpacked
 from gatekeeper.api import otlp, problems
+from gatekeeper.api.admission import Place
 from gatekeeper.api.services import Ingester, Services, Using
-from gatekeeper.errors import TooLarge, TraceError, Unavailable
+from gatekeeper.errors import TraceError, Unavailable
 
 PATHS = frozenset({"/v1/traces", "/v1/traces/import"})
 """Endpoints that count the bytes of their bodies themselves."""
 
 T = TypeVar("T")
-
-_AT_ONCE = threading.BoundedSemaphore(8)
-"""Bodies that are decoded at a time: each may need many times its size in memory."""
-
-_PATIENCE_S = 10.0
 
 router = APIRouter(prefix="/v1", tags=["traces"])
 exports = APIRouter(route_class=otlp.OtlpRoute)
@@ -66,7 +56,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
             (403, "The token's role may not send spans"),
             (413, "Too large, packed or unpacked"),
             (415, "A media type or encoding that OTLP/HTTP does not have"),
-            (503, "Busy, or the database does not answer: try again after Retry-After"),
+            (429, "Too many requests in flight: try again after Retry-After"),
+            (503, "The server or its database is busy: try again after Retry-After"),
         )
     },
 }
@@ -99,14 +90,11 @@ async def export(request: Request, services: Using, _actor: Ingester) -> Respons
         return otlp.failure(
             415, f"Content-Type={given}: use {otlp.PROTOBUF} or {otlp.JSON}", media_type
         )
-    body = await _body(request)
-    encoding = request.headers.get("content-encoding", "")
 
-    def work() -> Received:
-        data = unpacked(body, encoding)
-        return ingest_otlp(services.db, data, as_json=media_type == otlp.JSON)
+    def work(data: bytes) -> Received:
+        return ingest_otlp(services.intake, data, as_json=media_type == otlp.JSON)
 
-    received = await run_in_threadpool(_in_turn, work)
+    received = await _admitted(request, services, work)
     _count(services, received)
     return otlp.accepted(received.rejected, received.message, media_type)
 
@@ -116,6 +104,7 @@ async def export(request: Request, services: Using, _actor: Ingester) -> Respons
     responses={
         **problems.RESPONSES,
         413: {**problems.RESPONSES[422], "description": "Too large, packed or unpacked"},
+        429: {**problems.RESPONSES[422], "description": "Too many requests in flight"},
     },
     openapi_extra={
         "requestBody": {
@@ -126,13 +115,11 @@ async def export(request: Request, services: Using, _actor: Ingester) -> Respons
 )
 async def import_(request: Request, services: Using, _actor: Ingester) -> dict[str, Any]:
     """Store the spans of one trace file in any known format; again changes nothing."""
-    body = await _body(request)
-    encoding = request.headers.get("content-encoding", "")
 
-    def work() -> tuple[str, Received]:
-        return import_file(services.db, unpacked(body, encoding))
+    def work(data: bytes) -> tuple[str, Received]:
+        return import_file(services.intake, data)
 
-    source_format, received = await run_in_threadpool(_in_turn, work)
+    source_format, received = await _admitted(request, services, work)
     _count(services, received)
     return {
         "source_format": source_format,
@@ -140,6 +127,7 @@ async def import_(request: Request, services: Using, _actor: Ingester) -> dict[s
         "new_spans": received.new,
         "known_spans": received.known,
         "rejected_spans": received.rejected,
+        "redacted_attributes": sum(received.redacted.values()),
         "message": received.message or None,
     }
 
@@ -147,36 +135,50 @@ async def import_(request: Request, services: Using, _actor: Ingester) -> dict[s
 router.include_router(exports)
 
 
-def _in_turn(work: Callable[[], T]) -> T:
-    if not _AT_ONCE.acquire(timeout=_PATIENCE_S):
-        raise Unavailable(
-            "is busy with other traces", field="server", remedy="send the request again"
-        )
-    try:
-        return work()
-    finally:
-        _AT_ONCE.release()
-
-
-async def _body(request: Request) -> bytes:
-    """Read the body, and stop where it grows beyond the limit.
+async def _admitted(request: Request, services: Services, work: Callable[[bytes], T]) -> T:
+    """Read and unpack the body and work on it, within the limits of the server.
 
     Raises:
-        TooLarge: it does.
+        Busy, Unavailable: the server has too much to do.
+        TooLarge: the body is larger than is taken, packed or unpacked.
+        TraceError: it is cut off.
+    """
+    admission = services.admission
+    with admission.place() as place:
+        body = await _body(request, place, seconds=admission.limits.body_s)
+        encoding = request.headers.get("content-encoding", "")
+
+        def unpack_and_work() -> T:
+            data = unpacked(body, encoding, most=admission.limits.unpacked_bytes)
+            with admission.decoding(len(data)):
+                return work(data)
+
+        return await admission.turn(unpack_and_work)
+
+
+async def _body(request: Request, place: Place, *, seconds: float) -> bytes:
+    """Read the body; one that says its length is refused before it is read.
+
+    Raises:
+        TooLarge, Busy: it has more bytes than there is room for.
+        Unavailable: it did not arrive in so many seconds.
         TraceError: the client has gone.
     """
+    declared = request.headers.get("content-length", "")
+    if re.fullmatch(r"[0-9]{1,18}", declared):
+        place.grow(int(declared))
     parts = []
     size = 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BYTES:
-                raise TooLarge(
-                    f"is larger than {MAX_BYTES} bytes",
-                    field="body",
-                    remedy="send fewer spans at a time",
-                )
-            parts.append(part)
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                size += len(part)
+                place.grow(size)
+                parts.append(part)
+    except TimeoutError as error:
+        raise Unavailable(
+            f"did not arrive within {seconds:g} s", field="body", remedy="send it again"
+        ) from error
     except ClientDisconnect as error:
         raise TraceError("ended early", field="body", remedy="send it again") from error
     return b"".join(parts)
@@ -189,3 +191,5 @@ def _count(services: Services, received: Received) -> None:
         ("rejected", received.rejected),
     ):
         services.metrics.spans.labels(fate).inc(count)
+    for rule, count in received.redacted.items():
+        services.metrics.redacted.labels(rule).inc(count)

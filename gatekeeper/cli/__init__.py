@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "battery": ("gatekeeper.cli.battery:battery", "Does a server keep what its API promises?"),
     "outcome": ("gatekeeper.cli.outcome:outcome", "Check a PAIRS.csv of task outcomes."),
+    "value": ("gatekeeper.cli.value:value", "What a second is worth, fitted from outcomes."),
     "decide": ("gatekeeper.cli.decide:decide", "Enable or bypass: decide a route now."),
     "report": ("gatekeeper.cli.report:report", "Why a route is decided so, figure by figure."),
     "override": ("gatekeeper.cli.override:override", "Set or clear a manual override."),

@@ -1,7 +1,8 @@
-"""``gatekeeper db``: the schema, and the epoch after a restore."""
+"""``gatekeeper db``: the schema, the epoch after a restore, and how long spans are kept."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,15 @@ __all__ = ["db"]
 
 @click.group()
 def db() -> None:
-    """Upgrade the database, or tell it that it was restored."""
+    """Upgrade the database, tell it that it was restored, or remove old spans."""
+
+
+def _age(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """Seconds of a text such as 30d, 12h or 90m."""
+    match = re.fullmatch(r"([0-9]{1,6})([dhms])", value)
+    if match is None:
+        raise click.BadParameter("is no age; write it like 30d, 12h, 90m or 45s")
+    return float(int(match[1]) * {"d": 86_400, "h": 3_600, "m": 60, "s": 1}[match[2]])
 
 
 @db.command()
@@ -49,3 +58,31 @@ def restored(home: Path | None, *, as_json: bool) -> None:
         print_document({"epoch": version.epoch, "counter": version.counter})
     else:
         click.echo(f"epoch {version.epoch} begins")
+
+
+@db.command()
+@click.option(
+    "--spans-older-than",
+    "age_s",
+    required=True,
+    metavar="AGE",
+    callback=_age,
+    help="Such as 30d or 12h.",
+)
+@home_option
+@as_json_option
+def prune(age_s: float, home: Path | None, *, as_json: bool) -> None:
+    """Remove the spans of tasks that are complete and have received none for so long.
+
+    The tasks and their figures stay, and so do prices and reports; a critical path can no longer
+    be shown, and other routing rules no longer change them. Run it daily, beside the server.
+    """
+    from gatekeeper.actions.identity import SYSTEM
+    from gatekeeper.actions.retention import remove_old_spans
+
+    with local_database(home) as (_, database):
+        removed = remove_old_spans(database, SYSTEM, age_s=age_s)
+    if as_json:
+        print_document({"tasks": removed.tasks, "spans": removed.spans, "before": removed.before})
+    else:
+        click.echo(f"removed {removed.spans} spans of {removed.tasks} tasks, whose figures stay")

@@ -239,6 +239,14 @@ def _print_run(view: dict[str, Any]) -> None:
             click.echo(f"  {part['outcome']:<12} {part['name']}: {part['detail']}")
         if result["still_needed"]:
             click.echo(f"  still needed: {result['still_needed']}")
+        _print_cost(result["summary"].get("cost") or {})
+
+
+def _print_cost(cost: dict[str, dict[str, float]]) -> None:
+    """What the parts of the equivalence gate took by the clock, beside decoding."""
+    shown = [f"{name.replace('_', ' ')} {part['ms_per_token']:.3g}" for name, part in cost.items()]
+    if shown:
+        click.echo(f"  cost, ms a token: {', '.join(shown)}")
 
 
 @gate.command("list")

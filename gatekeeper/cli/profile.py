@@ -1,4 +1,4 @@
-"""``gatekeeper profile``: what faster decoding would save, from trace files alone."""
+"""``gatekeeper profile``: what faster work would save, from trace files alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from gatekeeper import plugins
-from gatekeeper.core.critical_path import factor
+from gatekeeper.core.task_assignment import RoutedRules, Routing, assign
 from gatekeeper.core.task_profile import profile_task, token_rates
+from gatekeeper.core.tasks import build_task
 from gatekeeper.core.trace_documents import read_traces
-from gatekeeper.errors import GatekeeperError, TraceError
+from gatekeeper.core.traces import assemble
+from gatekeeper.core.what_if import Change, WhatIf, names_of
+from gatekeeper.errors import GatekeeperError, InputError, TraceError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from fractions import Fraction
+    from collections.abc import Iterable, Sequence
 
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.traces import Trace
@@ -30,53 +32,201 @@ T = TypeVar("T")
 _MANY_FILES = 20
 _MANY_TASKS = 8
 _LONGEST = 20
+_FEW_NAMES = 8
 
 
-def _ratio(_ctx: click.Context, _param: click.Parameter, value: str) -> Fraction:
-    """Read the speed-up as the exact decimal that was typed."""
-    if len(value) > _LONGEST or re.search(r"e[+-]?\d{2}", value, re.IGNORECASE):
-        raise click.BadParameter("is out of range; use a number such as 2 or 1.5")
+def _change(text: str) -> Change:
+    """Read one change; the speed-up is the exact decimal that was typed."""
+    ratio = text.rpartition("=")[2]
+    if len(ratio) > _LONGEST or re.search(r"e[+-]?\d{2}", ratio, re.IGNORECASE):
+        raise click.BadParameter(f"{text[:40]}: is out of range; use a number such as 2 or 1.5")
     try:
-        return 1 / factor(value)
+        return Change.parse(text)
     except GatekeeperError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _ratio(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Change | None:
+    return None if value is None else _change(f"decode={value}")
+
+
+def _changes(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> tuple[Change, ...]:
+    return tuple(map(_change, values))
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
+    "--speedup",
+    "changes",
+    multiple=True,
+    metavar="WORK=S",
+    callback=_changes,
+    help="How many times as fast some work becomes: a kind (decode=2, prefill=0.9) or a kind and a "
+    "name (tool:search=1.5; * and ? stand for anything). May be given several times. Without any, "
+    "decode=2.",
+)
+@click.option(
     "--decode-speedup",
-    "speedup",
-    default="2",
-    show_default=True,
+    "decode",
     metavar="S",
     callback=_ratio,
-    help="How many times as fast decoding becomes.",
+    help="The same as --speedup decode=S.",
+)
+@click.option("--route", help="Only model calls of this route become faster.")
+@click.option(
+    "--route-file",
+    type=click.Path(path_type=Path),
+    help="The route's YAML, as for gatekeeper route set --file: its rules say which calls are "
+    "its own. Without it, those that name it in gatekeeper.route.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one line for each segment.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @click.option("--full", is_flag=True, help="Print every task in full, however many there are.")
-def profile(files: tuple[Path, ...], speedup: Fraction, *, as_json: bool, full: bool) -> None:
-    """Say what faster decoding would save each task in FILES.
+def profile(
+    files: tuple[Path, ...],
+    *,
+    changes: tuple[Change, ...],
+    decode: Change | None,
+    route: str | None,
+    route_file: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+    full: bool,
+) -> None:
+    """Say what faster decoding, or any faster work, would save each task in FILES.
 
-    Reads OTLP JSON and protobuf, Langfuse exports and Jaeger JSON, told apart by content. Needs
-    no database and no server. Exit status 2 when no file could be profiled.
+    The format of a file is told by its content; several files may hold one task. Needs no database
+    and no server. Exit status 2 when no file could be profiled.
     """
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    asked = _asked(changes, decode, route, route_file)
     loaded, refused = _load(files)
-    rates = token_rates(trace for _, traces in loaded for trace in traces)
+    profiles = _profiles(_together(loaded), refused, asked)
+    _check_names(asked, [one for _, one in profiles])
+    if as_json:
+        _print_json(profiles, refused)
+    elif as_csv:
+        _print_csv(profiles, refused)
+    elif html is None:
+        _print_report(profiles, refused, full=full)
+    else:
+        _print_refused(refused)
+    if html is not None and profiles:
+        from gatekeeper.cli.report import write_text
+        from gatekeeper.reports.profile_page import profile_html
+
+        write_text(html, profile_html(profiles, refused), quiet=as_json or as_csv)
+    if not profiles:
+        sys.exit(2)
+
+
+def _asked(
+    changes: tuple[Change, ...], decode: Change | None, route: str | None, route_file: Path | None
+) -> WhatIf:
+    """Put together what gets faster.
+
+    Raises:
+        click.UsageError: options that contradict each other, or a route file that cannot be used.
+    """
+    every = (*changes, *(() if decode is None else (decode,)))
+    if route_file is not None and route is None:
+        raise click.UsageError("--route-file needs --route, the route's name")
+    try:
+        routing = Routing() if route is None else _routing(route, route_file)
+        return WhatIf(every or WhatIf.decode(2).changes, route, routing)
+    except GatekeeperError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _routing(route: str, file: Path | None) -> Routing:
+    if file is None:
+        return Routing((RoutedRules(route),))
+    from gatekeeper.cli.show import read_document
+    from gatekeeper.core.routing import Rule
+
+    rules = read_document(file).get("rules") or []
+    if not isinstance(rules, list):
+        raise InputError("is not a list", field="rules", value=rules, remedy="write - {model: …}")
+    read = (Rule.from_dict(one, route=route, field=f"rules[{i}]") for i, one in enumerate(rules))
+    return Routing((RoutedRules(route, tuple(read)),))
+
+
+def _profiles(
+    loaded: Sequence[tuple[str, tuple[Trace, ...]]], refused: list[tuple[str, str]], asked: WhatIf
+) -> list[tuple[str, TaskProfile]]:
+    every = [trace for _, traces in loaded for trace in traces]
+    rates = token_rates(every, routes=_routes(every, asked))
     profiles: list[tuple[str, TaskProfile]] = []
-    for file, traces in _progress(loaded, "profiling"):
+    for file, traces in _progress(list(loaded), "profiling"):
         try:
-            made = [(file, profile_task(trace, speedup=speedup, rates=rates)) for trace in traces]
+            made = [(file, profile_task(trace, what_if=asked, rates=rates)) for trace in traces]
         except TraceError as error:
             refused.append((file, str(error)))
         else:
             profiles += made
-    if as_json:
-        _print_json(profiles, refused)
-    else:
-        _print_report(profiles, refused, full=full)
+    return profiles
+
+
+def _routes(traces: Iterable[Trace], asked: WhatIf) -> dict[tuple[str, str], str]:
+    """Route of each call, by trace and span, where one is asked about."""
+    if asked.route is None:
+        return {}
+    return {
+        (trace.trace_id, call.span_id): call.route
+        for trace in traces
+        for call in assign(build_task(trace), asked.routing)
+        if call.route is not None
+    }
+
+
+def _check_names(asked: WhatIf, profiles: Sequence[TaskProfile]) -> None:
+    """Refuse a name or a route that nothing in these files has: most likely it is misspelt.
+
+    Raises:
+        click.UsageError: it names what there is.
+    """
     if not profiles:
-        sys.exit(2)
+        return
+    tasks = [one.task for one in profiles]
+    if asked.route is not None and not any(
+        call.route == asked.route for task in tasks for call in assign(task, asked.routing)
+    ):
+        problem = InputError(
+            "no model call of these files belongs to it",
+            field="route",
+            value=asked.route,
+            remedy="give its rules with --route-file, or set gatekeeper.route on spans",
+        )
+        raise click.UsageError(str(problem))
+    for index, change in enumerate(asked.changes):
+        if change.name is not None and not any(one.effects[index].spans for one in profiles):
+            names = _names(profiles, change.kind)
+            problem = InputError(
+                f"no {change.kind} of these files has this name",
+                field="speedup",
+                value=change.segment,
+                remedy=f"use {names}" if names else f"there is no {change.kind} in them at all",
+            )
+            raise click.UsageError(str(problem))
+
+
+def _names(profiles: Sequence[TaskProfile], kind: str) -> str:
+    """Some names of work of a kind, as they are typed."""
+    found = dict.fromkeys(
+        f"{kind}:{name}"
+        for one in profiles
+        for node, own in enumerate(one.graph.kind)
+        if own == kind and (work := one.graph.work[node]) is not None
+        for name in names_of(one.task, work)
+    )
+    more = ", …" if len(found) > _FEW_NAMES else ""
+    return ", ".join(list(found)[:_FEW_NAMES]) + more
 
 
 def _load(
@@ -101,6 +251,29 @@ def _load(
     return loaded, refused
 
 
+def _together(
+    loaded: Iterable[tuple[str, tuple[Trace, ...]]],
+) -> list[tuple[str, tuple[Trace, ...]]]:
+    """One task of the parts that several files hold: each exporter writes its own spans."""
+    parts: dict[str, list[tuple[str, Trace]]] = {}
+    for file, traces in loaded:
+        for trace in traces:
+            parts.setdefault(trace.trace_id, []).append((file, trace))
+    found = []
+    for name, held in parts.items():
+        files = dict.fromkeys(file for file, _ in held)
+        if len(files) == 1:
+            found.append((held[0][0], tuple(trace for _, trace in held)))
+            continue
+        whole = assemble(
+            (span for _, trace in held for span in trace.spans),
+            source_format=" + ".join(dict.fromkeys(trace.source_format for _, trace in held)),
+            repairs={name: [note for _, trace in held for note in trace.repairs]},
+        )
+        found.append((" + ".join(files), whole))
+    return found
+
+
 def _progress(items: list[T], label: str) -> Iterable[T]:
     """Show a bar on a terminal's stderr when there is much to do; otherwise just iterate."""
     if len(items) <= _MANY_FILES or not sys.stderr.isatty():
@@ -112,12 +285,21 @@ def _progress(items: list[T], label: str) -> Iterable[T]:
 
 def _print_json(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str, str]]) -> None:
     from gatekeeper.reports.profile import profile_json
+    from gatekeeper.reports.profile_words import excluded
 
     document = {
         "tasks": [profile_json(one, file) for file, one in profiles],
         "refused": [{"file": file, "reason": reason} for file, reason in refused],
+        "excluded": excluded([one for _, one in profiles]),
     }
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _print_csv(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str, str]]) -> None:
+    from gatekeeper.reports.segments import segments_csv
+
+    click.echo(segments_csv(profiles), nl=False)
+    _print_refused(refused)
 
 
 def _print_report(
@@ -138,6 +320,14 @@ def _print_report(
             if i:
                 console.print(Rule(style="dim"))
             console.print(render_profile(one, file, width=min(console.width, 120)))
+    _print_refused(refused)
+
+
+def _print_refused(refused: Iterable[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
     errors = Console(stderr=True, highlight=False)
     for file, reason in refused:
-        errors.print(Text.assemble((f"refused {file}", "bold red"), f": {reason}"), soft_wrap=True)
+        said = Text.assemble((f"refused {printable(file)}", "bold red"), f": {printable(reason)}")
+        errors.print(said, soft_wrap=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.reports.route_report_figures import Report
 
-__all__ = ["print_report", "report", "write_files", "write_report"]
+__all__ = ["print_report", "report", "write_files", "write_report", "write_text"]
 
 _PIPE_WIDTH = 120
 
@@ -85,16 +85,21 @@ def write_files(
     if html is not None:
         from gatekeeper.reports.route_html import render_html
 
-        _write(html, render_html(laid_out), quiet=quiet)
+        write_text(html, render_html(laid_out), quiet=quiet)
     if markdown is not None:
         from gatekeeper.reports.route_markdown import render_markdown
 
-        _write(markdown, render_markdown(laid_out), quiet=quiet)
+        write_text(markdown, render_markdown(laid_out), quiet=quiet)
 
 
-def _write(path: Path, text: str, *, quiet: bool) -> None:
+def write_text(path: Path, text: str, *, quiet: bool) -> None:
+    """Write one file and, unless ``quiet``, say so.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise InputError(
             (error.strerror or str(error)).lower(),

@@ -29,9 +29,20 @@ __all__ = ["serve"]
 @click.option("--host", help="Address to listen on; GATEKEEPER_HOST or loopback otherwise.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
 @click.option("--executor", help="Start workers through this executor, such as local.")
+@click.option(
+    "--ingest",
+    metavar="FILE",
+    help="Limits and redaction for spans (YAML); GATEKEEPER_INGEST otherwise.",
+)
 @as_json_option
 def serve(
-    home: Path | None, host: str | None, port: int | None, executor: str | None, *, as_json: bool
+    home: Path | None,
+    host: str | None,
+    port: int | None,
+    executor: str | None,
+    ingest: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Run the API server until it is told to stop.
 
@@ -39,6 +50,7 @@ def serve(
     """
     import uvicorn
 
+    from gatekeeper.actions.ingest_settings import IngestSettings
     from gatekeeper.actions.reconcile import Reconciler
     from gatekeeper.actions.start import prepare
     from gatekeeper.api.app import create_app
@@ -48,7 +60,8 @@ def serve(
     from gatekeeper.store.lock import sole_server
     from gatekeeper.telemetry import configure_logging
 
-    settings = Settings.load(home=home, host=host, port=port, executor=executor)
+    settings = Settings.load(home=home, host=host, port=port, executor=executor, ingest=ingest)
+    intake = IngestSettings.load(settings.ingest)
     configure_logging(json=as_json, level=logging.INFO)
     with ExitStack() as stack:
         # Before anything is written: a busy port must leave no half-made home behind.
@@ -66,6 +79,7 @@ def serve(
             settings.evidence,
             migrations,
             Reconciler(db, launcher, evidence=settings.evidence),
+            ingest=intake,
         )
         _announce(settings, url, as_json=as_json)
         config = uvicorn.Config(create_app(services), log_config=None, access_log=False)

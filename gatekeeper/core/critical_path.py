@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from operator import mul
 from typing import TYPE_CHECKING
 
 from gatekeeper.errors import InputError
@@ -29,8 +30,8 @@ class Step:
     """One node on the critical path with the lag before it; nanoseconds, exact."""
 
     node: int
-    lag_ns: Fraction
-    duration_ns: Fraction
+    lag_ns: int
+    duration_ns: Fraction | int
 
 
 def factor(speedup: Fraction | float | str) -> Fraction:
@@ -65,35 +66,48 @@ def stretch(
     task: Task,
     *,
     kinds: Mapping[str, Fraction] | None = None,
-    names: Mapping[str, Fraction] | None = None,
+    works: Mapping[int, Mapping[str, Fraction]] | None = None,
     calls: Mapping[int, Fraction] | None = None,
 ) -> tuple[Fraction, ...]:
-    """Duration factor of each node: by call, else by span name, else by segment kind, else 1.
+    """Duration factor of each node: by call, else by span and kind, else by kind, else 1.
 
     Args:
-        graph: the task's event graph.
-        task: the task; gives the names.
+        graph: an event graph of the task.
+        task: the task; an index below must be that of one of its spans.
         kinds: factor by segment kind, such as ``{"decode": Fraction(1, 2)}``.
-        names: factor for all work of spans with a name.
+        works: factor by the span's index in the task and segment kind.
         calls: factor for the decode of one model call, by the span's index in the task.
+
+    Raises:
+        InputError: an index that no span has.
     """
+    by_work: dict[int, dict[str, Fraction]] = {i: dict(of) for i, of in (works or {}).items()}
+    for i, x in (calls or {}).items():
+        by_work.setdefault(i, {})["decode"] = x
+    beyond = [i for i in by_work if not 0 <= i < len(task.works)]
+    if beyond:
+        raise InputError(
+            "is not a span of this task",
+            field="work",
+            value=beyond[0],
+            remedy=f"use an index below {len(task.works)}",
+        )
     one = Fraction(1)
-    by_kind, by_name, by_call = kinds or {}, names or {}, calls or {}
-    factors = []
-    for kind, work in zip(graph.kind, graph.work, strict=True):
-        x = one if kind is None else by_kind.get(kind, one)
-        if kind is not None and work is not None:
-            x = by_name.get(task.works[work].span.name, x)
-            if kind == "decode":
-                x = by_call.get(work, x)
-        factors.append(x)
+    by_kind: dict[str | None, Fraction] = {None: one}
+    by_kind.update(kinds or {})
+    factors = [by_kind.get(kind, one) for kind in graph.kind]
+    if by_work:
+        for node, work in enumerate(graph.work):
+            kind = graph.kind[node]
+            if work in by_work and kind is not None:
+                factors[node] = by_work[work].get(kind, factors[node])
     return tuple(factors)
 
 
 def makespan(graph: EventGraph, factors: Sequence[Fraction] | None = None) -> Fraction:
     """Simulated makespan in nanoseconds; the observed one when ``factors`` is None."""
-    ends, unit = _simulate(graph, factors)
-    return Fraction(ends[-1], unit)
+    lasting, unit = _durations(graph, factors)
+    return Fraction(_ends(graph, lasting, unit)[-1], unit)
 
 
 def saving(graph: EventGraph, factors: Sequence[Fraction]) -> Fraction:
@@ -102,14 +116,15 @@ def saving(graph: EventGraph, factors: Sequence[Fraction]) -> Fraction:
 
 
 def saving_draws(
-    graph: EventGraph, task: Task, draws: Iterable[Mapping[int, Fraction]]
+    graph: EventGraph, task: Task, draws: Iterable[Mapping[int, Mapping[str, Fraction]]]
 ) -> list[Fraction]:
-    """Saving for each draw of per-call decode factors.
+    """Saving for each draw of factors by span index and segment kind.
 
-    The makespan is convex in the factors, so the saving at the mean factor overstates the mean
-    saving: draw, then average.
+    A draw may hold the prefill and the decode of a call together: speculation that decodes faster
+    can make the first token later. The makespan is convex in the factors, so the saving at the mean
+    factor overstates the mean saving: draw, then average.
     """
-    return [saving(graph, stretch(graph, task, calls=draw)) for draw in draws]
+    return [saving(graph, stretch(graph, task, works=draw)) for draw in draws]
 
 
 def critical_path(graph: EventGraph, factors: Sequence[Fraction] | None = None) -> tuple[Step, ...]:
@@ -118,31 +133,47 @@ def critical_path(graph: EventGraph, factors: Sequence[Fraction] | None = None) 
     Among predecessors that end together the one that did work wins, then the later one in
     canonical order, so that the path does not depend on the order of delivery.
     """
-    ends, unit = _simulate(graph, factors)
+    lasting, unit = _durations(graph, factors)
+    ends = _ends(graph, lasting, unit)
+    kinds = graph.kind
     steps = []
-    node: int | None = len(graph) - 1
-    while node is not None:
+    node = len(graph) - 1
+    while True:
+        worked = lasting[node] if unit == 1 else Fraction(lasting[node], unit)
+        steps.append(Step(node, graph.lag_ns[node], worked))
         before = graph.predecessors[node]
-        previous = (
-            max(before, key=lambda p: (ends[p], graph.kind[p] is not None, p)) if before else None
-        )
-        lag = graph.lag_ns[node]
-        arrived = (ends[previous] if previous is not None else 0) + lag * unit
-        steps.append(Step(node, Fraction(lag), Fraction(ends[node] - arrived, unit)))
-        node = previous
+        if not before:
+            break
+        node = before[0]
+        for p in before[1:]:
+            if (ends[p], kinds[p] is not None) >= (ends[node], kinds[node] is not None):
+                node = p
     return tuple(reversed(steps))
 
 
-def _simulate(graph: EventGraph, factors: Sequence[Fraction] | None) -> tuple[list[int], int]:
-    """Ends of all nodes as whole multiples of 1/unit nanosecond."""
-    unit = 1 if factors is None else lcm(*{x.denominator for x in factors})
+def _durations(graph: EventGraph, factors: Sequence[Fraction] | None) -> tuple[Sequence[int], int]:
+    """Durations of all nodes as whole multiples of 1/unit nanosecond, and the unit."""
+    if factors is None:
+        return graph.duration_ns, 1
+    # A million nodes share a handful of factors, and to hash or to compare one is dear.
+    names = list(map(id, factors))
+    distinct = dict(zip(names, factors, strict=True))
+    unit = lcm(*{x.denominator for x in distinct.values()})
+    scale = {name: x.numerator * (unit // x.denominator) for name, x in distinct.items()}
+    return list(map(mul, graph.duration_ns, map(scale.__getitem__, names))), unit
+
+
+def _ends(graph: EventGraph, lasting: Sequence[int], unit: int) -> list[int]:
+    """Ends of all nodes in whole multiples of 1/unit nanosecond."""
+    lags = graph.lag_ns if unit == 1 else [lag * unit for lag in graph.lag_ns]
     ends: list[int] = []
-    for node, before in enumerate(graph.predecessors):
-        # One predecessor is by far the most common case, and max() of a list the dearest part.
-        start = ends[before[0]] if len(before) == 1 else max([ends[p] for p in before], default=0)
-        worked = graph.duration_ns[node]
-        if worked:
-            x = None if factors is None else factors[node]
-            worked *= unit if x is None else x.numerator * (unit // x.denominator)
-        ends.append(start + graph.lag_ns[node] * unit + worked)
-    return ends, unit
+    for before, lag, worked in zip(graph.predecessors, lags, lasting, strict=True):
+        # One predecessor is by far the most common case, two the next, and a list is dear.
+        if len(before) == 1:
+            start = ends[before[0]]
+        elif len(before) == 2:  # noqa: PLR2004 - as said
+            start = max(ends[before[0]], ends[before[1]])
+        else:
+            start = max([ends[p] for p in before], default=0)
+        ends.append(start + lag + worked)
+    return ends

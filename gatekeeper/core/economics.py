@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import rfc8785
 
 from gatekeeper.core.documents import check, is_number, plain, read
+from gatekeeper.core.time_value import TimeRule, check_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,8 +75,8 @@ class Energy:
 class Economics:
     """Prices for the value per task, all in ``currency``.
 
-    ``value_of_second``: money per second of task time. ``replica_cost_per_hour``: one target
-    replica with its devices. ``target_occupancy``: share of a replica that one task holds while it
+    ``value_of_second``: money per second of task time, wherever no rule of ``value_of_time`` holds
+    (`gatekeeper.core.time_value`). ``replica_cost_per_hour``: one target replica with its devices. ``target_occupancy``: share of a replica that one task holds while it
     decodes, or ``measured`` for 1 / concurrency of the serving gate's level.
     ``operations_per_month``: owning the added artifact (gates, updates, alarms).
     ``tasks_per_month``: the route's tasks, which carry all that is paid by the month.
@@ -93,10 +94,12 @@ class Economics:
     tasks_per_month: float | None = None
     cost_per_failure: float | None = None
     energy: Energy | None = None
+    value_of_time: tuple[TimeRule, ...] = ()
 
     def __post_init__(self) -> None:
         not_amounts = ("name", "description", "currency", "target_occupancy", "draft", "energy")
-        _amounts("", self, without=not_amounts)
+        _amounts("", self, without=(*not_amounts, "value_of_time"))
+        check_rules(self.value_of_time)
         share = self.target_occupancy
         known_share = share is None or share == MEASURED or (is_number(share) and 0 <= share <= 1)
         tasks = self.tasks_per_month
@@ -122,7 +125,24 @@ class Economics:
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form, unknown prices as null; ``from_dict`` reads it back."""
         document: dict[str, Any] = plain(self)
+        if not self.value_of_time:
+            del document["value_of_time"]  # documents without it keep the digest they always had
         return document
+
+    def time_rule(self, route: str, concurrency: int | None) -> tuple[str, TimeRule] | None:
+        """Return what a second of a route is worth at a load, with the name of where it stands.
+
+        None where nobody said, or where it hangs on a ``concurrency`` that is not known.
+        """
+        for index, rule in enumerate(self.value_of_time):
+            if rule.of_route(route):
+                if concurrency is None and rule.banded:
+                    return None
+                if concurrency is None or rule.at_load(concurrency):
+                    return f"value_of_time[{index}]", rule
+        if self.value_of_second is None:
+            return None
+        return "value_of_second", TimeRule(per_second=self.value_of_second)
 
     @property
     def digest(self) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from gatekeeper.core import (
+    abandonment,
     acceptance,
     latency,
     memory,
     pricing_change,
+    pricing_latency,
     pricing_terms,
     progress,
     task_savings,
+    task_worth,
     value,
 )
 from gatekeeper.core.claims import EQUATIONS, recompute, verify
 from gatekeeper.core.stats import (
     eprocess,
+    gate_cost,
     greedy,
     outcome_pairs,
     power,
@@ -30,15 +34,19 @@ from gatekeeper.core.stats import (
 __all__ = ["EQUATIONS", "MODULES", "recompute", "verify"]
 
 MODULES = (
+    abandonment,
     acceptance,
     latency,
     memory,
     pricing_change,
+    pricing_latency,
     pricing_terms,
     progress,
     task_savings,
+    task_worth,
     value,
     eprocess,
+    gate_cost,
     greedy,
     outcome_pairs,
     power,

@@ -18,8 +18,8 @@ that touch at one nanosecond are ordered by their canonical index.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from dataclasses import dataclass
+from operator import itemgetter, sub
 from typing import TYPE_CHECKING
 
 from gatekeeper.core.causes import causes_of
@@ -67,84 +67,111 @@ def build_graph(task: Task, *, happens_before: bool = True) -> EventGraph:
     return _Builder(task, happens_before=happens_before).build()
 
 
+_Node = tuple[int, int, int | None, str | None]
+"""Start, end, work and kind of a node, in the order in which they were made."""
+
+_LATER: list[int] = []
+"""Stands for what an open waits for, until all spans have their nodes."""
+
+_NO_PIECES: tuple[list[int], list[int]] = ([], [])
+
+
 class _Builder:
-    """Collects nodes and edges in canonical order, then sorts them topologically."""
+    """Collects nodes and edges in canonical order, then sorts them topologically.
+
+    A span that nothing starts out of needs no nodes beside its own pieces: the first is its open,
+    the last its close. A tree of a million spans is mostly these.
+    """
 
     def __init__(self, task: Task, *, happens_before: bool) -> None:
         self.works = task.works
         self.zero = task.start_ns
         self.happens_before = happens_before
         self.live = [i for i, work in enumerate(self.works) if not work.absorbed]
-        self.start: list[int] = []
-        self.end: list[int] = []
-        self.kind: list[str | None] = []
-        self.lag_kind: list[str] = []
-        self.work: list[int | None] = []
+        self.nodes: list[_Node] = []
         self.preds: list[list[int]] = []
+        self.lag_kind: dict[int, str] = {}  # of nodes whose gap counts as anything but "other"
         self.optional: set[tuple[int, int]] = set()
         self.open: dict[int, int] = {}
         self.close: dict[int, int] = {}
+        # Ends and nodes of the pieces of every span that something starts out of.
         self.pieces: dict[int, tuple[list[int], list[int]]] = {}
         # Completed so far, per scope: (end, index) of each member and its node.
         self.done: dict[int | None, tuple[list[tuple[int, int]], list[int]]] = {}
-        self.home, self.door, self.finished = _scopes(self.works, self.live)
-        self.source = self._node(task.start_ns, task.start_ns, None)
+        # What is absorbed has nothing but absorbed spans below it.
+        self.parent = [work.parent for work in self.works]
+        self.home, self.door, self.finished = _scopes(self.works, self.live, self.parent)
+        self.source = self._node(task.start_ns, task.start_ns, None, None, [])
         self.finish = task.end_ns
 
     def build(self) -> EventGraph:
         causes = causes_of(self.works)
         self._spans(causes)
         self._completions()
+        preds, open_, close = self.preds, self.open, self.close
         for i in self.live:
-            self.preds[self.open[i]].extend(self._before(i))
-            if i in self.close:
-                self._join(self.close[i], i, last=self._last_of(i))
+            preds[open_[i]] = self._before(i)
+        for i in self.pieces:
+            if i in close:
+                self._join(close[i], i, last=self._last_of(i))
         for cause, effect in causes:
             self._cause(cause, effect)
-        sink = self._node(self.finish, self.finish, None)
+        sink = self._node(self.finish, self.finish, None, None, [])
         self._join(sink, None, last=self.source)
-        self.preds[sink].extend(self.open[i] for i in self.live if i not in self.close)
+        preds[sink].extend(open_[i] for i in self.live if i not in close)
         return self._sorted()
 
-    def _node(self, start: int, end: int, work: int | None, kind: str | None = None) -> int:
-        self.start.append(start)
-        self.end.append(end)
-        self.work.append(work)
-        self.kind.append(kind)
-        self.lag_kind.append("other")
-        self.preds.append([])
-        return len(self.start) - 1
+    def _node(self, start: int, end: int, work: int | None, kind: str | None, on: list[int]) -> int:
+        """Add a node that waits for the nodes ``on``."""
+        self.nodes.append((start, end, work, kind))
+        self.preds.append(on)
+        return len(self.nodes) - 1
 
     def _spans(self, causes: Iterable[tuple[int, int]]) -> None:
-        """Open, pieces and close of every span, cut where something starts out of its middle."""
-        cuts: dict[int, set[int]] = {i: set() for i in self.live}
+        """Nodes of every span, cut where something starts out of its middle."""
+        works, node = self.works, self._node
+        forked = [(p, i) for i in self.live if (p := self.parent[i]) is not None]
+        sources: set[int] = set()
+        cuts: dict[int, set[int]] = {}
+        for source, effect in (*forked, *causes):
+            sources.add(source)
+            if works[source].phases:
+                cuts.setdefault(source, set()).add(works[effect].span.start_ns)
         for i in self.live:
-            parent = self.works[i].parent
-            if parent is not None:
-                cuts[parent].add(self.works[i].span.start_ns)
-        for cause, effect in causes:
-            cuts[cause].add(self.works[effect].span.start_ns)
-        for i in self.live:
-            work = self.works[i]
-            at = self.open[i] = self._node(work.span.start_ns, work.span.start_ns, i)
-            ends: list[int] = []
-            nodes: list[int] = []
-            times = sorted(cuts[i]) if work.phases else []
-            for phase in work.phases:
-                inner = times[
-                    bisect_right(times, phase.start_ns) : bisect_left(times, phase.end_ns)
-                ]
-                begin = phase.start_ns
-                for stop in (*inner, phase.end_ns):
-                    node = self._node(begin, stop, i, phase.kind)
-                    self.preds[node].append(at)
-                    at, begin = node, stop
-                    ends.append(stop)
-                    nodes.append(node)
-            self.pieces[i] = (ends, nodes)
-            if work.end_ns is not None:
-                self.close[i] = self._node(work.end_ns, work.end_ns, i)
-                self.lag_kind[self.close[i]] = work.lag_kind
+            work = works[i]
+            phases, begin, end = work.phases, work.span.start_ns, work.end_ns
+            if (
+                phases
+                and i not in sources
+                and phases[0].start_ns == begin
+                and phases[-1].end_ns == end
+            ):
+                on = _LATER
+                for phase in phases:
+                    at = node(phase.start_ns, phase.end_ns, i, phase.kind, on)
+                    on = [at]
+                self.open[i] = at - len(phases) + 1
+                self.close[i] = at
+                continue
+            at = self.open[i] = node(begin, begin, i, None, _LATER)
+            self.pieces[i] = self._cut(i, at, sorted(cuts.get(i, ()))) if phases else _NO_PIECES
+            if end is not None:
+                at = self.close[i] = node(end, end, i, None, [])
+                self.lag_kind[at] = work.lag_kind
+
+    def _cut(self, i: int, at: int, times: list[int]) -> tuple[list[int], list[int]]:
+        """Ends and nodes of the pieces of one span after its open ``at``, cut at ``times``."""
+        ends: list[int] = []
+        nodes: list[int] = []
+        for phase in self.works[i].phases:
+            inner = times[bisect_right(times, phase.start_ns) : bisect_left(times, phase.end_ns)]
+            begin = phase.start_ns
+            for stop in (*inner, phase.end_ns):
+                at = self._node(begin, stop, i, phase.kind, [at])
+                begin = stop
+                ends.append(stop)
+                nodes.append(at)
+        return ends, nodes
 
     def _completions(self) -> None:
         """Chain the closes of each scope in order of their ends."""
@@ -155,37 +182,50 @@ class _Builder:
                 members.setdefault(scope, []).append((end, i))
         for scope, keys in members.items():
             keys.sort()
-            nodes = [self.close[keys[0][1]]]
-            for end, i in keys[1:]:
-                node = self._node(end, end, scope)
-                self.preds[node].extend((nodes[-1], self.close[i]))
-                nodes.append(node)
+            nodes: list[int] = []
+            for k, (end, i) in enumerate(keys):
+                at = self.close[i]
+                if k and not self._follows(i, scope, keys[k - 1]):
+                    at = self._node(end, end, scope, None, [nodes[-1], at])
+                nodes.append(at)
             self.done[scope] = (keys, nodes)
 
-    def _before(self, i: int) -> Iterable[int]:
+    def _follows(self, i: int, scope: int | None, before: tuple[int, int]) -> bool:
+        """Whether span ``i`` itself waited for all that its scope had completed before its end."""
+        return (
+            self.happens_before
+            and before < (self.works[i].span.start_ns, i)
+            and scope in (self.finished[self.parent[i]], self.finished[self.door[i]])
+        )
+
+    def _before(self, i: int) -> list[int]:
         """Predecessors of a span's open: the fork, and what its siblings had completed."""
         work = self.works[i]
         start = work.span.start_ns
         scope = self.door[i]
         if scope is None:
-            yield self.source
+            found = [self.source]
         else:
-            end = self.works[scope].end_ns
+            around = self.works[scope]
+            end = around.end_ns
             outlives = end is not None and (
                 start > end if work.end_ns is None else work.end_ns > end
             )
-            self.lag_kind[self.open[i]] = self.works[scope].lag_kind
-            yield self._running(scope, start, may_close=outlives)
+            self.lag_kind[self.open[i]] = around.lag_kind
+            found = [self._running(scope, start, may_close=outlives)]
         if not self.happens_before:
-            return
-        for level in {self.finished[work.parent], self.finished[scope]}:
-            keys, nodes = self.done.get(level, ([], []))
-            place = bisect_left(keys, (start, i))
-            if place:
-                yield nodes[place - 1]
+            return found
+        levels = (self.finished[self.parent[i]], self.finished[scope])
+        for level in levels if levels[0] != levels[1] else levels[:1]:
+            if level in self.done:
+                keys, nodes = self.done[level]
+                place = bisect_left(keys, (start, i))
+                if place:
+                    found.append(nodes[place - 1])
+        return found
 
     def _running(self, i: int, time: int, *, may_close: bool) -> int:
-        """Latest node of span ``i`` that had ended at ``time``."""
+        """Latest node of span ``i``, which something starts out of, that had ended at ``time``."""
         end = self.works[i].end_ns
         if may_close and end is not None and end <= time:
             return self.close[i]
@@ -204,7 +244,7 @@ class _Builder:
 
     def _cause(self, cause: int, effect: int) -> None:
         start = self.works[effect].span.start_ns
-        if self.works[cause].span.start_ns > start or self.works[effect].parent == cause:
+        if self.works[cause].span.start_ns > start or self.parent[effect] == cause:
             return
         edge = (self._running(cause, start, may_close=True), self.open[effect])
         if edge[0] not in self.preds[edge[1]]:
@@ -213,13 +253,14 @@ class _Builder:
 
     def _sorted(self) -> EventGraph:
         repairs: tuple[str, ...] = ()
-        order = _topological(self.preds)
+        begins = [node[0] for node in self.nodes]
+        order = _topological(self.preds, begins)
         if order is None and self.optional:
             for cause, effect in self.optional:
-                if self.end[cause] == self.start[effect]:
+                if self.nodes[cause][1] == self.nodes[effect][0]:
                     self.preds[effect].remove(cause)
             repairs = ("causes at one instant ran in a circle: links of no length left out",)
-            order = _topological(self.preds)
+            order = _topological(self.preds, begins)
         if order is None:
             raise TraceError(
                 "its spans wait for each other in a circle",
@@ -227,36 +268,47 @@ class _Builder:
                 value=self.works[0].span.trace_id,
                 remedy="report this trace: no real clock produces it",
             )
-        place = {node: i for i, node in enumerate(order)}
-        preds = [tuple(sorted({place[p] for p in self.preds[node]})) for node in order]
-        ends = [self.end[node] for node in order]
-        starts = [self.start[node] for node in order]
-        lags = [
-            start - max((ends[p] for p in before), default=self.zero)
-            for start, before in zip(starts, preds, strict=True)
-        ]
-        kinds = tuple(self.kind[node] for node in order)
-        works = tuple(self.work[node] for node in order)
+        place = [0] * len(order)
+        for at, node in enumerate(order):
+            place[node] = at
+        pick = itemgetter(*order)  # never of one: a task has two ends
+        starts, ends, works, kinds = (pick(column) for column in zip(*self.nodes, strict=True))
+        preds: list[tuple[int, ...]] = []
+        lags: list[int] = []
+        for start, before in zip(starts, pick(self.preds), strict=True):
+            if len(before) == 1:
+                at = place[before[0]]
+                preds.append((at,))
+                lags.append(start - ends[at])
+            elif len(before) == 2:  # noqa: PLR2004 - the fork and what was completed: a third of all
+                at, other = place[before[0]], place[before[1]]
+                preds.append((at, other) if at < other else (other, at) if other < at else (at,))
+                lags.append(start - (max(ends[other], ends[at])))
+            else:
+                among = sorted({place[p] for p in before})
+                preds.append(tuple(among))
+                lags.append(start - max([ends[p] for p in among], default=self.zero))
+        calls = [work.kind in (MODEL, "prefill", "decode") for work in self.works]
         return EventGraph(
             predecessors=tuple(preds),
-            start_ns=tuple(start - self.zero for start in starts),
-            duration_ns=tuple(end - start for start, end in zip(starts, ends, strict=True)),
+            start_ns=tuple([start - self.zero for start in starts]),
+            duration_ns=tuple(map(sub, ends, starts)),
             lag_ns=tuple(lags),
             kind=kinds,
-            lag_kind=tuple(self.lag_kind[node] for node in order),
+            lag_kind=tuple([self.lag_kind.get(node, "other") for node in order]),
             work=works,
             in_call=tuple(
-                kind is not None
-                and work is not None
-                and self.works[work].kind in (MODEL, "prefill", "decode")
-                for kind, work in zip(kinds, works, strict=True)
+                [
+                    kind is not None and work is not None and calls[work]
+                    for kind, work in zip(kinds, works, strict=True)
+                ]
             ),
             repairs=repairs,
         )
 
 
 def _scopes(
-    works: Sequence[Work], live: Sequence[int]
+    works: Sequence[Work], live: Sequence[int], parents: Sequence[int | None]
 ) -> tuple[dict[int, int | None], dict[int, int | None], dict[int | None, int | None]]:
     """Where spans are joined, where they fork from, and who stands in for the unfinished.
 
@@ -267,17 +319,17 @@ def _scopes(
     home: dict[int, int | None] = {}
     door: dict[int, int | None] = {}
     finished: dict[int | None, int | None] = {None: None}
-    for i in _parents_first(works, live):
+    for i in _parents_first(live, parents):
         start, end = works[i].span.start_ns, works[i].end_ns
-        at = works[i].parent
+        at = parents[i]
         while at is not None and not _lasts(works[at].end_ns, end):
             at = home[at]
         home[i] = at
-        at = works[i].parent
+        at = parents[i]
         while at is not None and works[at].span.start_ns > start:
             at = door[at]
         door[i] = at
-        finished[i] = finished[works[i].parent] if end is None else i
+        finished[i] = finished[parents[i]] if end is None else i
     return home, door, finished
 
 
@@ -285,30 +337,48 @@ def _lasts(end: int | None, least: int | None) -> bool:
     return end is not None and (least is None or end >= least)
 
 
-def _parents_first(works: Sequence[Work], live: Sequence[int]) -> list[int]:
+def _parents_first(live: Sequence[int], parents: Sequence[int | None]) -> list[int]:
     children: dict[int | None, list[int]] = {}
     for i in live:
-        children.setdefault(works[i].parent, []).append(i)
+        children.setdefault(parents[i], []).append(i)
     order = list(children.get(None, ()))
     for i in order:  # grows while it is read
         order.extend(children.get(i, ()))
     return order
 
 
-def _topological(preds: Sequence[Sequence[int]]) -> list[int] | None:
-    """Topological order of the nodes, or None where they form a circle."""
-    followers: list[list[int]] = [[] for _ in preds]
-    waiting = [len(before) for before in preds]
-    for node, before in enumerate(preds):
-        for p in before:
-            followers[p].append(node)
-    ready = deque(node for node, count in enumerate(waiting) if count == 0)
-    order = []
-    while ready:
-        node = ready.popleft()
-        order.append(node)
-        for follower in followers[node]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                ready.append(follower)
-    return order if len(order) == len(preds) else None
+def _topological(preds: Sequence[Sequence[int]], starts: Sequence[int]) -> list[int] | None:
+    """Order of the nodes, by start as far as edges allow; None where they form a circle.
+
+    Edges go forward in time, so that by the time a node comes up nearly always all that it waits
+    for is placed; what is left of one instant is settled depth first.
+    """
+    waiting, begun, placed = 0, 1, 2
+    state = bytearray(len(preds))
+    order: list[int] = []
+    for first in sorted(range(len(preds)), key=starts.__getitem__):
+        if state[first] == placed:
+            continue
+        for p in preds[first]:
+            if state[p] != placed:
+                break
+        else:
+            state[first] = placed
+            order.append(first)
+            continue
+        stack = [first]
+        while stack:
+            node = stack[-1]
+            if state[node] == placed:
+                stack.pop()
+                continue
+            open_ = [p for p in preds[node] if state[p] != placed]
+            if not open_:
+                state[node] = placed
+                order.append(stack.pop())
+                continue
+            state[node] = begun
+            if any(state[p] != waiting for p in open_):
+                return None
+            stack += open_
+    return order

@@ -13,12 +13,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from gatekeeper.core.call_attempts import Attempts, attempts_of
+from gatekeeper.core.dialects.vocabulary import VOCABULARY
+from gatekeeper.core.token_rates import ASSUMED_RATE, TokenRate, TokenRates, observed_rates
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from fractions import Fraction
+
+    from gatekeeper.core.dialects.base import Delay, ServerPhases
     from gatekeeper.core.traces import Span
 
 __all__ = [
@@ -27,14 +32,18 @@ __all__ = [
     "CallTiming",
     "Phase",
     "TokenRate",
+    "TokenRates",
     "model_name",
     "observed_rates",
+    "output_tokens",
+    "phased_call",
     "split",
     "timing",
 ]
 
 _SECOND = 10**9
 _MILLISECOND = 10**6
+_TOO_MUCH = 10**15
 
 RAISES_GRADE: Mapping[str, str] = {
     "D": "put gen_ai.usage.output_tokens on model spans (grade C), or stream and put "
@@ -44,6 +53,10 @@ RAISES_GRADE: Mapping[str, str] = {
     "gen_ai.latency.time_in_queue, .time_in_model_prefill and .time_in_model_decode give grade A",
 }
 """What to record in order to leave each grade; grade A has nothing to add."""
+
+_REFUSED = frozenset({400, 401, 402, 403, 404, 405, 409, 413, 415, 422, 429, 503, 529})
+"""HTTP statuses by which a server refuses a request before it decodes anything. Others, such as a
+timeout, may come after a good part of the answer."""
 
 
 @dataclass(frozen=True)
@@ -56,42 +69,13 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class TokenRate:
-    """Time per output token in nanoseconds: a typical value and the range it is trusted in."""
-
-    typical_ns: Fraction
-    low_ns: Fraction
-    high_ns: Fraction
-    source: str
-
-    def at(self, edge: str) -> Fraction:
-        """The rate at one of ``typical``, ``low``, ``high``."""
-        return {"typical": self.typical_ns, "low": self.low_ns, "high": self.high_ns}[edge]
-
-
-ASSUMED_RATE = TokenRate(
-    Fraction(21 * _MILLISECOND),
-    Fraction(9 * _MILLISECOND),
-    Fraction(29 * _MILLISECOND),
-    "assumed: no call to this model shows its first token",
-)
-"""Rate for grade C when nothing better is known, with a wide range on purpose.
-
-Median, 10th and 90th percentile of duration per output token over 249 calls of at least 300
-output tokens in 12 public coding-agent sessions (kv-cache-tester, Apache-2.0), where the wait for
-the first token weighs little.
-"""
-
-_ESTIMATE_ERROR = Fraction(39, 100)
-"""90th percentile of the relative error of the grade C estimate with a route's own rate, over
-4,134 real calls whose first-token time was known (median 15 %)."""
-
-
-@dataclass(frozen=True)
 class CallTiming:
     """What one model span says of its own timing.
 
-    ``phases`` cover the span for grades A and B and are empty for C and D, which need a rate.
+    ``phases`` cover the span for grades A and B and are empty for C and D, which need a rate, and
+    where the phases are spans of their own. ``rule`` says in words what the grade rests on.
+    ``attempts`` is how many attempts the span covers; ``began_ns`` the start of the last of several,
+    None where it is unknown.
     """
 
     grade: str
@@ -99,179 +83,246 @@ class CallTiming:
     output_tokens: int | None
     problems: tuple[str, ...] = ()
     model: str | None = None
-
-
-_TOKENS = (
-    "gen_ai.usage.output_tokens",
-    "gen_ai.usage.completion_tokens",
-    "llm.token_count.completion",
-    "llm.usage.completion_tokens",
-    "ai.usage.outputTokens",
-    "ai.usage.completionTokens",
-    "langfuse.usage.output",
-    "output_tokens",
-)
-"""Output-token counts of all dialects, newest name first."""
-
-_MODEL_NAMES = (
-    "gen_ai.request.model",
-    "gen_ai.response.model",
-    "llm.model_name",
-    "langfuse.model",
-    "ai.model.id",
-)
-"""Model names of all dialects; the one asked for first, since answers may add a date."""
-
-_FIRST_TOKEN: tuple[tuple[str, int], ...] = (
-    ("gen_ai.response.time_to_first_chunk", _SECOND),
-    ("gen_ai.server.time_to_first_token", _SECOND),
-    ("gen_ai.latency.time_to_first_token", _SECOND),
-    ("ai.response.msToFirstChunk", _MILLISECOND),
-    ("ttft_ms", _MILLISECOND),
-)
-"""First-token delays of all dialects and the unit of each in nanoseconds."""
-
-_FIRST_TOKEN_EVENTS = ("First Token Stream Event", "gen_ai.content.first_token")
+    rule: str = ""
+    attempts: int = 1
+    began_ns: int | None = None
+    route: str | None = None
 
 
 def output_tokens(attributes: Mapping[str, Any]) -> int | None:
     """Output tokens a span reports; None when it reports none, or zero, which exporters write
-    for "unknown".
+    for "unknown". A total without its output counts less the input.
     """  # noqa: D205 - the second clause belongs to the first
-    for key in _TOKENS:
-        count = _number(attributes.get(key))
-        if count is not None and count >= 1:
-            return int(count)
-    return None
+    found = _tokens(attributes)
+    return None if found is None else found[0]
 
 
-def timing(span: Span) -> CallTiming:
-    """Read a model span's phases and grade from whatever dialect it speaks."""
-    tokens = output_tokens(span.attributes)
-    model = model_name(span.attributes)
+def timing(span: Span, inside: Sequence[Span] = (), lender: Span | None = None) -> CallTiming:
+    """Read a model span's phases and grade from whatever dialect it speaks.
+
+    Args:
+        span: the model span.
+        inside: plain spans below it, such as the HTTP requests that it made.
+        lender: a span about the same call, which tells what this one does not.
+    """
+    counted = _tokens(span.attributes)
+    if counted is None and lender is not None:
+        counted = _tokens(lender.attributes)
+    tokens = None if counted is None else counted[0]
+    tried = attempts_of(span, inside)
     problems: list[str] = []
-    if span.end_ns is None:
-        return CallTiming("D", (), tokens, ("model call without an end: grade D",), model)
-    for grade, phases in (
-        ("A", _server_phases(span, span.end_ns, problems)),
-        ("B", _client_phases(span, span.end_ns, tokens, problems)),
-    ):
-        if phases:
-            return CallTiming(grade, phases, tokens, tuple(problems), model)
-    return CallTiming("C" if tokens is not None else "D", (), tokens, tuple(problems), model)
+    if tried.count > 1:
+        problems.append(f"{tried.count} attempts inside one model span")
+    grade, phases, rule = _evidence(span, counted, tried, problems)
+    return CallTiming(
+        grade,
+        phases,
+        tokens,
+        tuple(problems),
+        _model(span, lender),
+        rule,
+        tried.count,
+        tried.last_ns,
+    )
+
+
+def phased_call(span: Span, lender: Span | None = None) -> CallTiming:
+    """Timing of a call whose prefill and decode are spans of their own, at or below ``span``."""
+    counted = _tokens(span.attributes)
+    if counted is None and lender is not None:
+        counted = _tokens(lender.attributes)
+    tokens = None if counted is None else counted[0]
+    rule = "spans of their own for prefill and decode"
+    return CallTiming("A", (), tokens, model=_model(span, lender), rule=rule)
 
 
 def split(span: Span, timed: CallTiming, tpot_ns: Fraction) -> tuple[Phase, ...]:
     """Phases that cover the span exactly; ``tpot_ns`` is used for grade C only.
 
-    Grade C puts decode at the end, never longer than the call. Grade D stays one stretch of
-    ``other``: its decode is unknown, which is not zero.
+    Grade C puts decode at the end, never longer than the call's last attempt. Grade D stays one
+    stretch of ``other``: its decode is unknown, which is not zero.
     """
     if timed.phases:
         return timed.phases
     if span.end_ns is None:
         return ()
     if timed.grade == "C" and timed.output_tokens is not None:
-        decode = min(span.end_ns - span.start_ns, round(timed.output_tokens * tpot_ns))
-        wait = span.end_ns - span.start_ns - decode
-        return _lay_out(span.start_ns, span.end_ns, (("prefill", wait), ("decode", decode)))
-    return (Phase("other", span.start_ns, span.end_ns),)
-
-
-def observed_rates(calls: Iterable[CallTiming]) -> dict[str, TokenRate]:
-    """Median time per output token of each model's calls of grade A and B.
-
-    Models differ too much to lend each other a rate. The range is the error that the estimate
-    has on other calls of its route.
-    """
-    seen: dict[str, list[Fraction]] = {}
-    for call in calls:
-        decode = sum(p.end_ns - p.start_ns for p in call.phases if p.kind == "decode")
-        if decode and call.output_tokens and call.model:
-            seen.setdefault(call.model, []).append(Fraction(decode, call.output_tokens))
-    rates = {}
-    for model, values in sorted(seen.items()):
-        values.sort()
-        typical = (values[len(values) // 2] + values[(len(values) - 1) // 2]) / 2
-        rates[model] = TokenRate(
-            typical,
-            typical * (1 - _ESTIMATE_ERROR),
-            typical * (1 + _ESTIMATE_ERROR),
-            f"median of {len(values)} calls to this model that show their first token",
+        began = span.start_ns if timed.began_ns is None else timed.began_ns
+        decode = min(span.end_ns - began, round(timed.output_tokens * tpot_ns))
+        return _lay_out(
+            span.start_ns,
+            span.end_ns,
+            (
+                ("other", began - span.start_ns),
+                ("prefill", span.end_ns - began - decode),
+                ("decode", decode),
+            ),
         )
-    return rates
+    return (Phase("other", span.start_ns, span.end_ns),)
 
 
 def model_name(attributes: Mapping[str, Any]) -> str | None:
     """Model that a span names in whatever dialect; None when it names none."""
-    found = (attributes.get(key) for key in _MODEL_NAMES)
+    found = (attributes.get(key) for key in VOCABULARY.models)
     return next((name for name in found if isinstance(name, str) and name), None)
 
 
-def _server_phases(span: Span, end_ns: int, problems: list[str]) -> tuple[Phase, ...]:
-    read = {
-        name: _nanoseconds(span.attributes.get(f"gen_ai.latency.{name}"), _SECOND)
-        for name in (
-            "time_in_queue",
-            "time_in_model_prefill",
-            "time_in_model_decode",
-            "time_in_model_inference",
+def _model(span: Span, lender: Span | None) -> str | None:
+    own = model_name(span.attributes)
+    return model_name(lender.attributes) if own is None and lender is not None else own
+
+
+def _tokens(attributes: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Output tokens and the rule that found them."""
+    for key, rule in VOCABULARY.output_tokens.items():
+        if key in attributes:
+            count = _number(attributes[key])
+            if count is not None and count >= 1:
+                return int(count), rule
+    for key, rule in VOCABULARY.total_tokens.items():
+        total = _number(attributes.get(key)) if key in attributes else None
+        if total is None:
+            continue
+        for other in VOCABULARY.input_tokens:
+            given = _number(attributes.get(other))
+            if given is not None and total - given >= 1:
+                return int(total - given), f"{rule} less {other}"
+    return None
+
+
+def _evidence(
+    span: Span, counted: tuple[int, str] | None, tried: Attempts, problems: list[str]
+) -> tuple[str, tuple[Phase, ...], str]:
+    """Grade, phases and rule of a model span; the first kind of evidence that holds decides."""
+    if span.end_ns is None:
+        problems.append("model call without an end: grade D")
+        return "D", (), "the call has no end"
+    tokens = None if counted is None else counted[0]
+    for phases, dialect in VOCABULARY.server_phases:
+        found = _server_phases(span, span.end_ns, phases, tokens, problems)
+        if found is not None:
+            return "A", found[0], f"{dialect}: {found[1]}"
+    client = _client_phases(span, span.end_ns, tokens, tried, problems)
+    if client is not None:
+        return "B", client[0], client[1]
+    if counted is not None:
+        return "C", (), f"{counted[1]} × time per output token"
+    status = _refusal(span.attributes)
+    if status is not None:
+        whole = Phase("other", span.start_ns, span.end_ns)
+        return "B", (whole,), f"refused with status {status}: nothing was decoded"
+    return "D", (), "neither phases nor a first token nor output tokens"
+
+
+def _server_phases(
+    span: Span, end_ns: int, names: ServerPhases, tokens: int | None, problems: list[str]
+) -> tuple[tuple[Phase, ...], str] | None:
+    if names.prefill.key not in span.attributes and names.decode.key not in span.attributes:
+        return None
+    queue, prefill, decode, inference, first, whole = (
+        _delay(span, one)
+        for one in (
+            names.queue,
+            names.prefill,
+            names.decode,
+            names.inference,
+            names.first_token,
+            names.whole,
         )
-    }
-    queue, prefill, decode = (read[name] for name in list(read)[:3])
-    inference = read["time_in_model_inference"]
+    )
+    rule = f"{names.prefill.key} and {names.decode.key}"
     if decode is None and inference is not None and prefill is not None:
-        decode = inference - prefill
-    if prefill is None and inference is not None and decode is not None:
-        prefill = inference - decode
+        decode, rule = inference - prefill, f"{names.inference.key} less {names.prefill.key}"
+    elif prefill is None and inference is not None and decode is not None:
+        prefill, rule = inference - decode, f"{names.inference.key} less {names.decode.key}"
+    elif decode is None and whole is None and prefill is not None and (tokens or 0) <= 1:
+        decode, rule = 0, f"{names.prefill.key} of a server that only prefills"
     if prefill is None or decode is None or prefill < 0 or decode < 0:
-        return ()
-    excess = (queue or 0) + prefill + decode - (end_ns - span.start_ns)
-    if excess > max(_MILLISECOND, (end_ns - span.start_ns) // 100):
+        return None
+    waited = (queue or 0) + prefill
+    length = end_ns - span.start_ns
+    excess = waited + decode - length
+    if excess > max(_MILLISECOND, length // 100):
         problems.append(
             f"span {span.span_id}: server phases exceed the span by {excess / _SECOND:.3f} s, not used"
         )
-        return ()
+        return None
     decode -= max(0, excess)  # rounding of the exporter's clock
     if decode < 0:
-        return ()
-    # What the phases leave of the span (tokenizing, transport) stays visible as other.
-    return _lay_out(
-        span.start_ns, end_ns, (("queue", queue or 0), ("prefill", prefill), ("decode", decode))
-    )
+        return None
+    # What the phases leave of the span (tokenizing, transport) stays visible as other: before the
+    # queue as far as the first token says so, the rest at the end.
+    before = 0 if first is None else min(max(0, first - waited), length - waited - decode)
+    lengths = (("other", before), ("queue", queue or 0), ("prefill", prefill), ("decode", decode))
+    return _lay_out(span.start_ns, end_ns, lengths), rule
 
 
 def _client_phases(
-    span: Span, end_ns: int, tokens: int | None, problems: list[str]
-) -> tuple[Phase, ...]:
-    first = _first_token(span)
-    if first is None:
-        return ()
-    if not span.start_ns <= first <= end_ns:
-        problems.append(f"span {span.span_id}: first token outside the span, not used")
-        return ()
-    if first == end_ns and (tokens or 0) > 1:
-        # Not streamed: the whole answer arrived at once, so this is no first-token time.
-        return ()
-    finish = _nanoseconds(span.attributes.get("ai.response.msToFinish"), _MILLISECOND)
-    prefill = first - span.start_ns
-    decode = end_ns - first
-    if finish is not None and prefill <= finish <= end_ns - span.start_ns:
-        decode = finish - prefill  # the span stays open for tools that run in the stream
-    return _lay_out(span.start_ns, end_ns, (("prefill", prefill), ("decode", decode)))
+    span: Span, end_ns: int, tokens: int | None, tried: Attempts, problems: list[str]
+) -> tuple[tuple[Phase, ...], str] | None:
+    began = span.start_ns if tried.last_ns is None else tried.last_ns
+    for moments, source in _first_tokens(span, tried):
+        first = next((at for at in moments if began <= at <= end_ns), None)
+        if first is None:
+            problems.append(
+                f"span {span.span_id}: first token outside the span, not used"
+                if moments
+                else f"span {span.span_id}: its first-token time does not say of which attempt, "
+                "not used"
+            )
+            return None
+        if first == end_ns and (tokens or 0) > 1:
+            # Not streamed: the whole answer arrived at once, so this is no first-token time.
+            return None
+        decode, rule = end_ns - first, source
+        for length in VOCABULARY.answer_lengths:
+            finish = _delay(span, length)
+            if finish is not None and first - span.start_ns <= finish <= end_ns - span.start_ns:
+                decode = span.start_ns + finish - first
+                rule = f"{source} to {length.key}"
+                break
+        lengths = (
+            ("other", began - span.start_ns),
+            ("prefill", first - began),
+            ("decode", decode),
+        )
+        return _lay_out(span.start_ns, end_ns, lengths), rule
+    return None
 
 
-def _first_token(span: Span) -> int | None:
-    at = span.attributes.get("langfuse.completion_start_ns")
-    if isinstance(at, int):
-        return at
+def _first_tokens(span: Span, tried: Attempts) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Each record of the first token: the moments it may mean, the likelier first, and its rule.
+
+    A delay counts from the start of the call. After a failed attempt it may count from the start
+    of the last one instead: then the later moment is taken, which makes decode shorter and never
+    overstates a saving; where that start is unknown, so is the moment.
+    """
+    for name, rule in VOCABULARY.first_token_times.items():
+        at = span.attributes.get(name)
+        if isinstance(at, int) and not isinstance(at, bool):
+            yield (at,), rule
     for event in span.events:
-        if event.name in _FIRST_TOKEN_EVENTS:
-            return event.time_ns
-    for key, unit in _FIRST_TOKEN:
-        delay = _nanoseconds(span.attributes.get(key), unit)
-        if delay is not None:
-            return span.start_ns + delay
+        if event.name in VOCABULARY.first_token_events:
+            yield (event.time_ns,), VOCABULARY.first_token_events[event.name]
+    for key, rule in VOCABULARY.first_token_delays:
+        delay = _delay(span, key)
+        if delay is None:
+            continue
+        if tried.count == 1:
+            moments: tuple[int, ...] = (span.start_ns + delay,)
+        elif tried.last_ns is None:
+            moments = ()
+        else:
+            moments = (tried.last_ns + delay, span.start_ns + delay)
+        yield moments, rule
+
+
+def _refusal(attributes: Mapping[str, Any]) -> int | None:
+    """HTTP status by which the server refused the request, None where it did not."""
+    for key in VOCABULARY.error_statuses:
+        status = _number(attributes.get(key))
+        if status is not None and status in _REFUSED:
+            return int(status)
     return None
 
 
@@ -287,19 +338,25 @@ def _lay_out(start: int, end: int, lengths: Iterable[tuple[str, int]]) -> tuple[
     return tuple(phases)
 
 
-def _number(value: object) -> Decimal | None:
-    """Return a finite, non-negative number however JSON wrote it; None for anything else."""
+def _number(value: object) -> Decimal | int | None:
+    """Return a number from 0 to what any duration or count can be, however JSON wrote it."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
+    if isinstance(value, int):
+        return value if 0 <= value < _TOO_MUCH else None
     if isinstance(value, float) and not math.isfinite(value):
         return None
     try:
         number = Decimal(str(value))
     except InvalidOperation:
         return None
-    return number if number.is_finite() and number >= 0 else None
+    # A few bytes of text can write a number that no memory holds as an integer.
+    return number if number.is_finite() and 0 <= number < _TOO_MUCH else None
 
 
-def _nanoseconds(value: object, unit: int) -> int | None:
-    number = _number(value)
-    return None if number is None else round(number * unit)
+def _delay(span: Span, key: Delay) -> int | None:
+    """Nanoseconds that an attribute holds in its own unit; None when it holds no such number."""
+    if key.key not in span.attributes:
+        return None
+    number = _number(span.attributes[key.key])
+    return None if number is None else round(number * key.unit_ns)

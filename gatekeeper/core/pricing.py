@@ -10,37 +10,42 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gatekeeper.core import pricing_terms as terms
 from gatekeeper.core import task_savings
 from gatekeeper.core.economics import Economics
 from gatekeeper.core.pricing_change import what_would_change
-from gatekeeper.core.pricing_ledger import ENDS, FLIPPED, PricingLedger
+from gatekeeper.core.pricing_latency import ceiling_worth
+from gatekeeper.core.pricing_ledger import ENDS, PricingLedger
 from gatekeeper.core.pricing_level import (
-    Level,
     draft_bytes,
     outcome_difference,
+    passing_levels,
     serving_capacity,
-    worst_level,
 )
-from gatekeeper.core.value import ValueInterval, ValueTerms, incremental_value
+from gatekeeper.core.pricing_sensitivity import sensitivity
+from gatekeeper.core.pricing_terms import Case
+from gatekeeper.core.pricing_total import COSTS, GAINS, at_worst_level, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
     from gatekeeper.core.claims import Claim
     from gatekeeper.core.policy_schema import MinimumValue
+    from gatekeeper.core.pricing_latency import Latency
+    from gatekeeper.core.pricing_level import Level
+    from gatekeeper.core.value import ValueInterval
 
-__all__ = ["REPLICATES", "SEED", "Priced", "PricingInputs", "price"]
+__all__ = ["METHOD", "REPLICATES", "SEED", "Priced", "PricingInputs", "price"]
 
 REPLICATES = 2000
 """Bootstrap replicates: the Monte Carlo error of a 5 % quantile is then about 0.05 sd."""
 
 SEED = 20240229
 """Fixed and written into every claim, so that an interval's ends recompute to the same digit."""
+
+METHOD: Mapping[str, int] = {"version": 2, "replicates": REPLICATES, "seed": SEED}
+"""What a stored pricing was made by; one made otherwise is made anew."""
 
 
 @dataclass(frozen=True)
@@ -81,29 +86,25 @@ def price(inputs: PricingInputs) -> Priced:
         prices = Economics(inputs.economics_name, "", "unknown")
     counts = _counts(book, inputs)
     top = book.add("ceiling.saved_s", "value.ceiling", "s per task")
-    level = _level(book, inputs)
-    saved_s = _saved(book, level)
-    case = terms.Case(
+    summary = _summary(inputs.serving)
+    levels = () if inputs.serving is None else passing_levels(*inputs.serving)
+    if not levels:
+        book.need("a serving gate with a level that passed, with the spread of its speed-up")
+    case = Case(
         ledger=book,
         economics=prices,
-        level=level,
-        capacity=None if level is None else serving_capacity(_summary(inputs.serving)),
-        draft_bytes=draft_bytes(_summary(inputs.serving)),
+        level=None,
+        capacity=serving_capacity(summary) if levels else None,
+        draft_bytes=draft_bytes(summary),
         outcome=None if inputs.outcome is None else outcome_difference(inputs.outcome[1]),
+        replicates=REPLICATES,
+        seed=SEED,
     )
-    first_token_s, worth = terms.latency(case, saved_s)
-    needed, avoided = terms.avoided_target_capacity(case)
-    draft = terms.draft_capacity_and_memory(case, needed)
-    energy, operations = terms.operational(case)
-    loss = terms.expected_quality_loss(case)
-    found = ValueTerms(worth, avoided, draft, operations, loss)
-    total = _total(book, found)
-    top_money = None
-    if top is not None and prices.value_of_second is not None:
-        unit = f"{prices.currency} per task"
-        top_money = book.add(
-            "ceiling", "value.latency", unit, saved_s=top, value_per_s=prices.value_of_second
-        )
+    case, by_load = at_worst_level(case, levels)
+    level = case.level
+    found = value_of(case)
+    terms, total, needed = found.terms, found.total, found.needed
+    top_money = ceiling_worth(case, top)
     minimum = inputs.minimum
     known = inputs.economics is not None
     document: dict[str, Any] = {
@@ -118,14 +119,15 @@ def price(inputs: PricingInputs) -> Priced:
         **counts,
         "ceiling": {"saved_s": top, "per_task": top_money},
         "speedup": None if level is None else _speedup(book, level),
-        "saved_s": saved_s,
-        "first_token_s": first_token_s,
-        "terms": {name: _shown(getattr(found, name)) for name in _TERMS},
+        "time_value": _time_value(case, found.latency, by_load),
+        "saved_s": found.latency.saved_s,
+        "first_token_s": found.latency.first_token_s,
+        "terms": {name: _shown(getattr(terms, name)) for name in (*GAINS, *COSTS)},
         "total": None if total is None else total.to_dict(),
-        "unknown": list(found.unknown),
+        "unknown": list(terms.unknown),
         "energy": {
             "declared": None if prices.energy is None else prices.energy.declared,
-            "per_task": energy,
+            "per_task": found.energy,
         },
         "replicas": None
         if needed is None
@@ -135,20 +137,13 @@ def price(inputs: PricingInputs) -> Priced:
             "candidate": dict(needed.candidate),
         },
         "evidence": inputs.evidence,
-        "method": {"replicates": REPLICATES, "seed": SEED},
+        "method": dict(METHOD),
     }
-    document["what_would_change"] = what_would_change(case, found, total, minimum)
+    document["what_would_change"] = what_would_change(case, terms, total, minimum)
+    rivals = [other for other in levels if by_load and other is not level]
+    document["sensitivity"] = sensitivity(case, total, minimum, rivals)
     document["still_needed"] = list(book.needs)
     return Priced(document, tuple(book.claims), total)
-
-
-_TERMS = (
-    "latency_value",
-    "avoided_target_capacity",
-    "draft_capacity_and_memory",
-    "operational_cost",
-    "expected_quality_loss",
-)
 
 
 def _counts(book: PricingLedger, inputs: PricingInputs) -> dict[str, Any]:
@@ -168,42 +163,6 @@ def _summary(gate: tuple[str, Mapping[str, Any]] | None) -> Mapping[str, Any]:
     return {} if gate is None else gate[1]
 
 
-def _level(book: PricingLedger, inputs: PricingInputs) -> Level | None:
-    level = None if inputs.serving is None else worst_level(*inputs.serving)
-    if level is None:
-        book.need("a serving gate with a level that passed, with the spread of its speed-up")
-    return level
-
-
-def _saved(book: PricingLedger, level: Level | None) -> dict[str, float] | None:
-    """Seconds saved by decoding; the three ends of one bootstrap rather than of three."""
-    if level is None or not len(book.curves):
-        return None
-    drawn: dict[str, Any] = {
-        "log_ratio": level.log_ratio,
-        "sd": level.sd,
-        "pairs": level.pairs,
-        "confidence": level.confidence,
-        "replicates": REPLICATES,
-    }
-    rng = np.random.default_rng(SEED)
-    found = task_savings.saved_seconds(book.curves, **drawn, rng=rng)
-    if found is None:
-        return None
-    drawn["seed"] = SEED
-    return {
-        end: book.note(
-            "saved_s" if end == "value" else f"saved_s.{end}",
-            "value.saved",
-            "s per task",
-            getattr(found, end),
-            **drawn,
-            end=end,
-        )
-        for end in ENDS
-    }
-
-
 def _speedup(book: PricingLedger, level: Level) -> dict[str, Any]:
     """The serving gate's figures, repeated here with what identifies them."""
     given = {"value": level.ratio, "low": level.low, "high": level.high}
@@ -219,18 +178,24 @@ def _speedup(book: PricingLedger, level: Level) -> dict[str, Any]:
     }
 
 
-def _total(book: PricingLedger, found: ValueTerms) -> ValueInterval | None:
-    """The sum as the policy compares it, with a claim for each end."""
-    total = incremental_value(found)
-    if total is None:
-        return None
-    gains, costs = _TERMS[:2], _TERMS[2:]
-    ends = {
-        end: {name: getattr(getattr(found, name), end) for name in gains}
-        | {name: getattr(getattr(found, name), FLIPPED[end]) for name in costs}
-        for end in ENDS
+def _time_value(
+    case: Case, latency: Latency, by_load: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a second is priced by, and where; None there where nobody said."""
+    where, rule = case.time or (None, None)
+    shown: dict[str, Any] = {
+        "kind": None if rule is None else rule.kind,
+        "where": where,
+        "concurrency": None if case.level is None else case.level.concurrency,
+        "kept": latency.kept,
+        "outside": None,
+        "by_load": list(by_load),
     }
-    return book.money("total", "value.per_task", total.currency, ends)
+    if rule is not None and rule.abandonment is not None:
+        fit = rule.abandonment.fit
+        ends = {"shortest_s": fit.shortest_s, "longest_s": fit.longest_s}
+        shown["outside"] = case.ledger.add("outside", "value.outside", "tasks", **ends)
+    return shown
 
 
 def _shown(term: ValueInterval | None) -> dict[str, float] | None:

@@ -94,11 +94,9 @@ def what_would_change(
 def _second(
     case: Case, worth: ValueInterval, total: ValueInterval, least: float, wanted: str
 ) -> str | None:
-    prices = case.economics
-    now = prices.value_of_second
+    now, currency = case.price_of_second, case.economics.currency
     if not now:
         return None
-    currency = prices.currency
     other = total.low - worth.low
     value = case.ledger.add(
         "change.value_of_second",
@@ -125,8 +123,7 @@ def _second(
 def _speedup(
     case: Case, worth: ValueInterval, total: ValueInterval, least: float, wanted: str
 ) -> str | None:
-    book, prices, level = case.ledger, case.economics, case.level
-    now = prices.value_of_second
+    book, level, now = case.ledger, case.level, case.price_of_second
     if not now or level is None:
         return None
     harm = next((c.value for c in book.claims if c.id.endswith("/first_token_s")), 0.0)

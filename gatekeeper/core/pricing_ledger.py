@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatekeeper.core.claims import EQUATIONS, Claim
+from gatekeeper.core.task_savings import TaskCurves, read_curves
 from gatekeeper.core.value import ValueInterval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pandas as pd
+
+_T = TypeVar("_T")
 
 __all__ = ["ENDS", "FLIPPED", "PricingLedger"]
 
@@ -35,19 +39,46 @@ class PricingLedger:
         self.claims: list[Claim] = []
         self.needs: list[str] = []
         self._evidence = evidence
+        self._known: dict[str, Any] = {}
+        self._keeps = True
+
+    def scratch(self) -> PricingLedger:
+        """Return a ledger to try other inputs on: it keeps no claim and reads no table twice."""
+        other = PricingLedger(self.route, self.curves, self._evidence)
+        other._known = self._known
+        other._keeps = False
+        return other
+
+    def once(self, key: object, compute: Callable[[], _T]) -> _T:
+        """Return what ``compute`` gives, computed once for a JSON-able ``key`` on these curves."""
+        name = json.dumps(key, sort_keys=True)
+        if name not in self._known:
+            self._known[name] = compute()
+        known: _T = self._known[name]
+        return known
+
+    @property
+    def tasks(self) -> TaskCurves | None:
+        """The curves as arrays; None where no task is priced."""
+        return self.once("tasks", lambda: read_curves(self.curves) if len(self.curves) else None)
 
     def add(self, name: str, equation: str, unit: str, /, **inputs: Any) -> float | None:  # noqa: ANN401 - JSON scalars and lists
         """Return an equation's value; None, and no claim, where it is unknown."""
         known = EQUATIONS[equation]
         if known.table and self._evidence is None:
             return None
-        value = known.function(*([self.curves] if known.table else []), **inputs)
+        if known.table:
+            value = self.once([equation, inputs], lambda: known.function(self.curves, **inputs))
+        else:
+            value = known.function(**inputs)
         if value is None or not math.isfinite(value):
             return None
         return self.note(name, equation, unit, float(value), **inputs)
 
     def note(self, name: str, equation: str, unit: str, value: float, /, **inputs: Any) -> float:  # noqa: ANN401 - as in ``add``
         """Keep the claim of a value that the equation's own function has given already."""
+        if not self._keeps:
+            return value
         if EQUATIONS[equation].table:
             inputs = {"table": "curves", "evidence": self._evidence, **inputs}
         self.claims.append(

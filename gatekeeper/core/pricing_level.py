@@ -16,8 +16,8 @@ __all__ = [
     "Level",
     "draft_bytes",
     "outcome_difference",
+    "passing_levels",
     "serving_capacity",
-    "worst_level",
 ]
 
 _SPECULATIVE_PURPOSES = ("draft_weights", "draft_kv", "candidates")
@@ -60,13 +60,16 @@ class Capacity:
     candidate: Mapping[str, tuple[float, ...]]
 
 
-def worst_level(run: str, summary: Mapping[str, Any]) -> Level | None:
-    """Return the passing level with the lowest bound of its speed-up; None where none passed."""
+def passing_levels(run: str, summary: Mapping[str, Any]) -> tuple[Level, ...]:
+    """Return the levels that passed, the lowest bound of a speed-up first; none if one is unreadable.
+
+    A level that cannot be read might be the worst, and no other may stand for it.
+    """
     found = [_level(run, summary, row) for row in _passing(summary)]
     known = [level for level in found if level is not None]
     if len(known) < len(found):
-        return None  # a level that cannot be read might be the worst
-    return min(known, key=lambda level: level.low, default=None)
+        return ()
+    return tuple(sorted(known, key=lambda level: level.low))
 
 
 def serving_capacity(summary: Mapping[str, Any]) -> Capacity | None:

@@ -1,4 +1,6 @@
-"""The five terms of the value per task, each an interval or unknown with what it still needs.
+"""Four terms of the value per task, each an interval or unknown with what it still needs.
+
+The fifth, what saved time is worth, is `gatekeeper.core.pricing_latency`.
 
 An end of an interval takes each input at the end that makes the term smallest or largest, so the
 interval covers whatever the dependence between its inputs.
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gatekeeper.core.pricing_level import Capacity, Level
+    from gatekeeper.core.time_value import TimeRule
     from gatekeeper.core.value import ValueInterval
 
 __all__ = [
@@ -26,7 +29,6 @@ __all__ = [
     "avoided_target_capacity",
     "draft_capacity_and_memory",
     "expected_quality_loss",
-    "latency",
     "operational",
     "share_held",
 ]
@@ -38,7 +40,10 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Case:
-    """What one pricing rests on; ``draft_bytes`` None where the engine could not measure them."""
+    """What one pricing rests on; ``draft_bytes`` None where the engine could not measure them.
+
+    ``replicates`` and ``seed`` are the bootstrap's.
+    """
 
     ledger: PricingLedger
     economics: Economics
@@ -46,6 +51,20 @@ class Case:
     capacity: Capacity | None
     draft_bytes: float | None
     outcome: Mapping[str, Any] | None
+    replicates: int
+    seed: int
+
+    @property
+    def time(self) -> tuple[str, TimeRule] | None:
+        """What a second is worth on this route at this level, and where that stands."""
+        load = None if self.level is None else self.level.concurrency
+        return self.economics.time_rule(self.ledger.route, load)
+
+    @property
+    def price_of_second(self) -> float | None:
+        """Money per second where it is the same for every task; None otherwise."""
+        found = self.time
+        return None if found is None else found[1].per_second
 
     def price(self, name: str) -> float | None:
         """A price of the economics by dotted name; unknown ones are noted as needed."""
@@ -65,21 +84,6 @@ class Replicas:
     load_rps: float
     baseline: float
     candidate: Mapping[str, float]
-
-
-@equation("value.first_token")
-def first_token(calls: float, ttft_s: float, ratio: float) -> float:
-    """Seconds per task that speculation adds before first tokens; a gain counts as nothing.
-
-    As if every call of the task were on its critical path: an upper bound of the harm.
-    """
-    return calls * ttft_s * max(ratio - 1, 0.0)
-
-
-@equation("value.net_saved")
-def net_saved(saved_s: float, first_token_s: float) -> float:
-    """Seconds per task saved by decoding less those added before first tokens."""
-    return saved_s - first_token_s
 
 
 @equation("value.load")
@@ -132,35 +136,6 @@ def held(replicas: float, tasks_per_month: float) -> float:
 def energy(added_watt_hours: float, price_per_kwh: float) -> float:
     """Money per task for the energy that speculation adds."""
     return added_watt_hours / 1000 * price_per_kwh
-
-
-def latency(
-    case: Case, saved_s: Mapping[str, float] | None
-) -> tuple[dict[str, float] | None, ValueInterval | None]:
-    """Seconds added before first tokens, and the worth of what is saved net of them."""
-    book, level = case.ledger, case.level
-    worth = case.price("value_of_second")
-    calls = book.add("calls", "value.task_mean", "calls per task", column="calls")
-    if level is None or calls is None:
-        return None, None
-    ttft = {
-        end: {"calls": calls, "ttft_s": level.ttft_s, "ratio": level.ttft_ratio[end]}
-        for end in ENDS
-    }
-    harm = book.ends("first_token_s", "value.first_token", "s per task", ttft)
-    if harm is None or saved_s is None:
-        return harm, None
-    net = book.ends(
-        "net_saved_s",
-        "value.net_saved",
-        "s per task",
-        {end: {"saved_s": saved_s[end], "first_token_s": harm[FLIPPED[end]]} for end in ENDS},
-    )
-    if worth is None or net is None:
-        return harm, None
-    money = {end: {"saved_s": net[end], "value_per_s": worth} for end in ENDS}
-    name, currency = "latency_value", case.economics.currency
-    return harm, book.money(name, "value.latency", currency, money)
 
 
 def avoided_target_capacity(case: Case) -> tuple[Replicas | None, ValueInterval | None]:

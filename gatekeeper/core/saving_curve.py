@@ -17,13 +17,13 @@ from gatekeeper.core.task_assignment import owners
 from gatekeeper.core.tasks import build_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gatekeeper.core.event_graph import EventGraph
-    from gatekeeper.core.model_calls import TokenRate
     from gatekeeper.core.task_assignment import AssignedCall
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.tasks import Task
+    from gatekeeper.core.token_rates import TokenRates
     from gatekeeper.core.traces import Trace
 
 __all__ = ["GRID", "Curve", "RouteCurves", "route_curves"]
@@ -74,7 +74,7 @@ def route_curves(
     profile: TaskProfile,
     assigned: Sequence[AssignedCall],
     *,
-    rates: Mapping[str, TokenRate] | None = None,
+    rates: TokenRates | None = None,
 ) -> tuple[RouteCurves, ...]:
     """Curves of every route that a task's calls belong to, by route name.
 
@@ -82,7 +82,7 @@ def route_curves(
         trace: the trace that was profiled.
         profile: its profile, made with the same ``rates``.
         assigned: the route of each call (`gatekeeper.core.task_assignment.assign`).
-        rates: time per output token by model, for calls of grade C.
+        rates: time per output token by route and model, for calls of grade C.
     """
     edges: list[tuple[Task, EventGraph]] = []
     priced = profile.reconciled and profile.evidence_grade != _LOWEST_GRADE and profile.trusted

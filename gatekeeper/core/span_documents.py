@@ -14,6 +14,9 @@ __all__ = ["LATEST_NS", "MAX_ID", "clean", "digest", "from_text", "to_text"]
 LATEST_NS = 2**63
 """Times from here on (the year 2262) are no times but broken clocks or wrong units."""
 
+# One encoder for all spans: json.dumps would make another for each. Nothing parsed is circular.
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
+
 MAX_ID = 200
 """Longest trace or span id, in characters; OTLP's have 32 and 16."""
 
@@ -52,7 +55,7 @@ def to_text(span: Span) -> str:
         "events": [[e.name, e.time_ns, dict(e.attributes)] for e in span.events],
         "links": [[k.trace_id, k.span_id] for k in span.links],
     }
-    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return _encode(document)
 
 
 def from_text(text: str) -> Span:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatekeeper.core.span_kinds import MODEL, WORK
+from gatekeeper.core.segment_kinds import MODEL, WORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gatekeeper.core.traces import Span
 
-__all__ = ["Forest", "absorbed_spans", "build_forest", "calls_below"]
+__all__ = ["Forest", "absorbed_spans", "build_forest"]
+
+_NOT_PLAIN = WORK | {MODEL}
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,6 @@ def _cut_loops(parents: list[int | None], repairs: list[str]) -> None:
             done[i] = True
 
 
-def calls_below(forest: Forest, kinds: Sequence[str]) -> tuple[list[bool], list[bool]]:
-    """Whether a model span, and whether a prefill or decode span, lies below each span."""
-    models = [False] * len(kinds)
-    phases = [False] * len(kinds)
-    for i in reversed(forest.top_down):
-        parent = forest.parents[i]
-        if parent is not None:
-            models[parent] = models[parent] or models[i] or kinds[i] == MODEL
-            phases[parent] = phases[parent] or phases[i] or kinds[i] in ("prefill", "decode")
-    return models, phases
-
-
 def absorbed_spans(
     spans: Sequence[Span],
     ends: Sequence[int | None],
@@ -105,15 +95,17 @@ def absorbed_spans(
         counts: whether a span's own segments cover it, children or not.
         kinds: kind of each span.
     """
-    plain = [False] * len(spans)
+    plain = [
+        kind not in _NOT_PLAIN and end is not None for kind, end in zip(kinds, ends, strict=True)
+    ]
     low = [span.start_ns for span in spans]
     high = [span.start_ns if end is None else end for span, end in zip(spans, ends, strict=True)]
     for i in reversed(forest.top_down):
-        below = forest.children[i]
-        plain[i] = kinds[i] not in WORK | {MODEL} and ends[i] is not None
-        plain[i] = plain[i] and all(plain[c] for c in below)
-        low[i] = min([low[i], *(low[c] for c in below)])
-        high[i] = max([high[i], *(high[c] for c in below)])
+        parent = forest.parents[i]
+        if parent is not None:
+            plain[parent] = plain[parent] and plain[i]
+            low[parent] = min(low[parent], low[i])
+            high[parent] = max(high[parent], high[i])
     absorbed = [False] * len(spans)
     for i in forest.top_down:
         parent = forest.parents[i]

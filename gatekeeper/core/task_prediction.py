@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatekeeper.core.critical_path import factor, saving, stretch
+from gatekeeper.core.task_assignment import owners
 from gatekeeper.core.task_profile import profile_task
 from gatekeeper.errors import InputError
 
@@ -106,10 +107,12 @@ def predict_saving(
     spans = {i: task.works[i].span for i, _ in task.calls}
     own = {i: span.attributes.get(CONCURRENCY_ATTRIBUTE, 1) for i, span in spans.items()}
     chosen = {i: measured[own[i]] for i in spans if own[i] in measured and only(spans[i])}
+    # A server may write the phases of a call as spans below it: their decode is the call's.
+    decoding = {i: chosen[call] for i, call in enumerate(owners(task)) if call in chosen}
     value, low, high = (
         saving(
             graph,
-            stretch(graph, task, calls={i: factor(getattr(s, end)) for i, s in chosen.items()}),
+            stretch(graph, task, calls={i: factor(getattr(s, end)) for i, s in decoding.items()}),
         )
         for end in ("value", "low", "high")
     )

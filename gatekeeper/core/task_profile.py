@@ -1,4 +1,4 @@
-"""What faster decoding would save a task: decomposition, critical path, saving, grade."""
+"""What faster work would save a task: decomposition, critical path, saving, grade."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from gatekeeper.core.critical_path import Step, critical_path, factor, makespan, saving, stretch
+from gatekeeper.core.critical_path import Step, critical_path, makespan, saving
 from gatekeeper.core.event_graph import EventGraph, build_graph
-from gatekeeper.core.model_calls import observed_rates
+from gatekeeper.core.human_wait import WithoutWaiting, without_waiting
 from gatekeeper.core.span_kinds import KINDS, WORK
-from gatekeeper.core.tasks import Task, build_task, rate_of, untrusted_timings
+from gatekeeper.core.tasks import Task, build_task, untrusted_timings
+from gatekeeper.core.token_rates import TokenRates, observed_rates
+from gatekeeper.core.what_if import Effect, Scope, WhatIf, effects_of, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from gatekeeper.core.model_calls import TokenRate
     from gatekeeper.core.traces import Trace
 
 __all__ = [
@@ -36,7 +37,7 @@ every ratio, so the two ends of the range bound every draw inside it."""
 
 @dataclass(frozen=True)
 class SavingInterval:
-    """T(1) − T(s) in nanoseconds: at the speed-up asked for, at both ends of what is uncertain,
+    """T(1) − T(s) in nanoseconds: at the speed-ups asked for, at both ends of what is uncertain,
     and with explicit causes alone (sensitivity, neither a lower nor an upper bound).
 
     Every figure is None where it is unknown, never zero.
@@ -49,6 +50,8 @@ class SavingInterval:
 
 
 _UNPRICED = SavingInterval(None, None, None, None)
+_HALVED = WhatIf.decode(2)
+_ZERO, _ONE = Fraction(0), Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class TaskProfile:
     ``segments_ns`` sums all leaf work and may exceed the wall; ``critical_path_ns`` sums to the
     wall. ``ceiling_ns`` is what infinitely fast decoding would save; for grade D all of the time
     in model calls, an upper bound. ``evidence_grade`` is the worst on the critical path.
+    ``saving`` is that of ``what_if``, and ``effects`` take it apart; ``speedup`` is decoding's alone.
+    ``without_waiting`` is the same task in which nobody is waited for, None where nobody was.
     """
 
     task: Task
@@ -73,6 +78,9 @@ class TaskProfile:
     residual_ns: int
     repairs: tuple[str, ...]
     trusted: bool
+    without_waiting: WithoutWaiting | None = None
+    what_if: WhatIf = _HALVED
+    effects: tuple[Effect, ...] = ()
 
     @property
     def model_calls(self) -> int:
@@ -80,34 +88,46 @@ class TaskProfile:
         return len(self.task.calls)
 
 
-def token_rates(traces: Iterable[Trace]) -> dict[str, TokenRate]:
-    """Time per output token, by model, that the calls of these traces themselves show."""
-    return observed_rates(call for trace in traces for _, call in build_task(trace).calls)
+def token_rates(
+    traces: Iterable[Trace], *, routes: Mapping[tuple[str, str], str] | None = None
+) -> TokenRates:
+    """Time per output token, by route and model, that the calls of these traces themselves show.
+
+    Args:
+        traces: the traces.
+        routes: routes of calls by trace id and span id, as rules assign them; without it only
+            those count that spans name themselves.
+    """
+    known = TokenRates(routes=routes or {})
+    calls = (call for trace in traces for _, call in build_task(trace, rates=known).calls)
+    return observed_rates(calls, routes=routes)
 
 
 def profile_task(
     trace: Trace,
     *,
     speedup: Fraction | float = 2,
-    rates: Mapping[str, TokenRate] | None = None,
+    rates: TokenRates | None = None,
+    what_if: WhatIf | None = None,
 ) -> TaskProfile:
-    """Profile one trace at a decode speed-up.
+    """Profile one trace at a decode speed-up, or at any other change.
 
     Args:
         trace: the trace.
         speedup: how many times as fast decoding becomes; above 0.
-        rates: time per output token by model, for calls that only count tokens (grade C).
+        rates: time per output token by route and model, for calls that only count tokens (grade C).
+        what_if: what gets faster, instead of all decoding ``speedup`` times.
 
     Raises:
         InputError: the speed-up is not above 0.
     """
-    x = factor(speedup)
+    asked = WhatIf.decode(speedup) if what_if is None else what_if
     task = build_task(trace, rates=rates)
     graph = build_graph(task)
     path = critical_path(graph)
     grade = _grade(task, graph, path)
     wall = task.wall_ns
-    walked = sum((s.lag_ns + s.duration_ns for s in path), Fraction(0))
+    walked = sum(s.lag_ns + s.duration_ns for s in path)
     residual = round(wall - walked)
     repairs = [*task.repairs, *graph.repairs]
     reconciled = residual == 0 and makespan(graph) == wall and task.tokens_agree is not False
@@ -117,48 +137,59 @@ def profile_task(
     if untrusted:
         grade = "D"
         repairs.append(untrusted)
-    repairs += _estimates(task, rates or {})
-    priced = reconciled and untrusted is None and grade != "D"
+    repairs += _estimates(task, rates or TokenRates())
+    scope = scope_of(task, asked)
+    # A tool's time is known in every grade: only what touches a call's phases needs its split.
+    priced = reconciled and untrusted is None and (grade != "D" or not asked.needs_split)
     return TaskProfile(
         task=task,
         graph=graph,
         path=path,
         segments_ns=_segments(task, graph),
         critical_path_ns=_on_path(graph, path),
-        saving=_saving(trace, task, graph, x, rates) if priced else _UNPRICED,
+        saving=_saving(trace, task, graph, scope, rates) if priced else _UNPRICED,
         ceiling_ns=_ceiling(graph, grade) if task.calls and not untrusted else None,
-        speedup=1 / x,
+        speedup=asked.decode_speedup,
         evidence_grade=grade,
         reconciled=reconciled,
         residual_ns=residual,
         repairs=tuple(repairs),
         trusted=untrusted is None,
+        without_waiting=without_waiting(
+            task, graph, scope.factors(graph, task) if priced else None
+        ),
+        what_if=asked,
+        effects=effects_of(scope, task, graph, path, priced=priced),
     )
 
 
 def _saving(
-    trace: Trace, task: Task, graph: EventGraph, x: Fraction, rates: Mapping[str, TokenRate] | None
+    trace: Trace, task: Task, graph: EventGraph, scope: Scope, rates: TokenRates | None
 ) -> SavingInterval:
-    slow, fast = (factor(ratio) for ratio in ratio_range(1 / x))
+    ranges = [ratio_range(change.speedup) for change in scope.what_if.changes]
     cases = [(task, graph)]
     if any(call.grade == "C" for _, call in task.calls):
         others = (build_task(trace, rates=rates, edge=edge) for edge in ("low", "high"))
         cases = [(other, build_graph(other)) for other in others]
     explicit = build_graph(task, happens_before=False)
     # A faster rate or ratio saves more, a slow-down costs more: the extremes are among the ends.
-    ends = [saving(g, stretch(g, t, kinds={"decode": y})) for t, g in cases for y in (slow, fast)]
+    ends = [
+        saving(g, scope.factors(g, t, speedups=[ends[which] for ends in ranges]))
+        for t, g in cases
+        for which in (0, 1)
+    ]
     return SavingInterval(
-        value=saving(graph, stretch(graph, task, kinds={"decode": x})),
+        value=saving(graph, scope.factors(graph, task)),
         low=min(ends),
         high=max(ends),
-        explicit_only=saving(explicit, stretch(explicit, task, kinds={"decode": x})),
+        explicit_only=saving(explicit, scope.factors(explicit, task)),
     )
 
 
-def _estimates(task: Task, rates: Mapping[str, TokenRate]) -> list[str]:
+def _estimates(task: Task, rates: TokenRates) -> list[str]:
     """Say which rates stand in for decode times that no span shows."""
     used = Counter(
-        (call.model or "unnamed model", rate_of(call, rates))
+        (call.model or "unnamed model", rates.of(call))
         for _, call in task.calls
         if call.grade == "C"
     )
@@ -170,14 +201,14 @@ def _estimates(task: Task, rates: Mapping[str, TokenRate]) -> list[str]:
 
 
 def ratio_range(speedup: Fraction) -> tuple[Fraction, Fraction]:
-    """Lower and upper decode speed-up of the default draws; never down to standing still."""
+    """Lower and upper speed-up of the default draws; never down to standing still."""
     ends = [max(1 + (speedup - 1) * share, speedup / 2) for share in GAIN_RANGE]
     return min(ends), max(ends)
 
 
 def _ceiling(graph: EventGraph, grade: str) -> Fraction:
     gone = [
-        Fraction(0) if kind == "decode" or (grade == "D" and inside) else Fraction(1)
+        _ZERO if kind == "decode" or (grade == "D" and inside) else _ONE
         for kind, inside in zip(graph.kind, graph.in_call, strict=True)
     ]
     return saving(graph, gone)

@@ -32,14 +32,17 @@ __all__ = [
     "COLUMNS",
     "MIN_SESSIONS",
     "SavedSeconds",
+    "TaskCurves",
     "ceiling",
     "excluded",
     "mean_of",
+    "read_curves",
     "saved",
     "saved_seconds",
     "sessions",
     "speedup_needed",
     "tasks",
+    "times_drawn",
 ]
 
 COLUMNS = (
@@ -74,10 +77,15 @@ class SavedSeconds:
 
 
 @dataclass(frozen=True)
-class _Curves:
-    """Savings of the priced tasks over the grid ``x``, shape [tasks, points] each."""
+class TaskCurves:
+    """Savings of the priced tasks over the grid ``x``, shape [tasks, points] each.
+
+    ``wall`` (seconds as observed), ``calls`` and ``session`` (numbered from 0) have shape [tasks].
+    """
 
     x: Floats
+    wall: Floats
+    calls: Floats
     saved: Floats
     low: Floats
     high: Floats
@@ -131,12 +139,12 @@ def mean_of(curves: pd.DataFrame, *, column: str) -> float | None:
 @equation("value.ceiling", table=True)
 def ceiling(curves: pd.DataFrame) -> float | None:
     """Mean seconds per task that decoding in no time at all would save; None without tasks."""
-    found = _read(curves)
+    found = read_curves(curves)
     return None if found is None else float(_at(found.x, found.saved.mean(axis=0), 0.0))
 
 
 def saved_seconds(
-    curves: pd.DataFrame,
+    curves: pd.DataFrame | TaskCurves,
     *,
     log_ratio: float,
     sd: float,
@@ -164,7 +172,7 @@ def saved_seconds(
     """
     if pairs < 2 or sd < 0:  # noqa: PLR2004 - a t needs a degree of freedom
         raise InputError("has no spread", field="pairs", value=(pairs, sd), remedy="run more pairs")
-    found = _read(curves)
+    found = read_curves(curves)
     if found is None or found.sessions < MIN_SESSIONS:
         return None
     n = found.sessions
@@ -180,7 +188,7 @@ def saved_seconds(
     drawn = np.empty((3, replicates))
     for begin in range(0, replicates, _CHUNK):
         part = slice(begin, min(begin + _CHUNK, replicates))
-        weights = _times_drawn(rng, n, part.stop - begin)
+        weights = times_drawn(rng, n, part.stop - begin)
         count = (weights @ size)[:, None]
         rows, column, right = np.arange(len(weights)), left[part] - near.start, share[part]
         for edge, (total, values) in enumerate(zip(sums, edges, strict=True)):
@@ -223,7 +231,7 @@ def saved(
 @equation("value.speedup_needed", table=True)
 def speedup_needed(curves: pd.DataFrame, *, saved_s: float) -> float | None:
     """Speed-up of decoding at which a task saves ``saved_s`` on average; None beyond the ceiling."""
-    found = _read(curves)
+    found = read_curves(curves)
     if found is None:
         return None
     inside = found.x <= 1
@@ -235,7 +243,14 @@ def speedup_needed(curves: pd.DataFrame, *, saved_s: float) -> float | None:
     return 1 / float(np.interp(saved_s, mean, x)) if saved_s > 0 else 1.0
 
 
-def _read(curves: pd.DataFrame) -> _Curves | None:
+def read_curves(curves: pd.DataFrame | TaskCurves) -> TaskCurves | None:
+    """Read the tasks that figures rest on; None where there are none. What was read stays as it is.
+
+    Raises:
+        InputError: curves that are not finite or not over one grid from 0 that holds 1.
+    """
+    if isinstance(curves, TaskCurves):
+        return curves
     rows = _priced(curves)
     if rows.empty:
         return None
@@ -250,19 +265,29 @@ def _read(curves: pd.DataFrame) -> _Curves | None:
         )
     order = np.argsort(np.asarray(rows["x"].iloc[0], dtype=float))
     at_one = int(np.flatnonzero(x == 1.0)[0])
-    every = []
-    for name in ("makespan_s", "makespan_low_s", "makespan_high_s"):
-        times = np.array([np.asarray(v, dtype=float)[order] for v in rows[name]])
-        every.append(times[:, [at_one]] - times)
+    makespans = [
+        np.array([np.asarray(v, dtype=float)[order] for v in rows[name]])
+        for name in ("makespan_s", "makespan_low_s", "makespan_high_s")
+    ]
+    every = [times[:, [at_one]] - times for times in makespans]
     names = rows["session"].to_numpy(str)
     known, session = np.unique(names, return_inverse=True)
     stacked = np.stack(every)
     if not np.isfinite(stacked).all():
         raise InputError("is not finite", field="curves", remedy="compute the curves again")
-    return _Curves(x, every[0], stacked.min(axis=0), stacked.max(axis=0), session, len(known))
+    return TaskCurves(
+        x,
+        makespans[0][:, at_one],
+        rows["calls"].to_numpy(float),
+        every[0],
+        stacked.min(axis=0),
+        stacked.max(axis=0),
+        session,
+        len(known),
+    )
 
 
-def _times_drawn(rng: np.random.Generator, n: int, replicates: int) -> Floats:
+def times_drawn(rng: np.random.Generator, n: int, replicates: int) -> Floats:
     """How often each of n sessions is drawn in n draws, shape [replicates, n]."""
     drawn = rng.integers(0, n, (replicates, n)) + n * np.arange(replicates)[:, None]
     counts: Floats = np.bincount(drawn.ravel(), minlength=n * replicates).astype(float)

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gatekeeper.core.call_nesting import Nesting, nest
+from gatekeeper.core.dialects.vocabulary import VOCABULARY
 from gatekeeper.core.model_calls import (
-    ASSUMED_RATE,
     CallTiming,
     Phase,
-    TokenRate,
+    TokenRates,
     output_tokens,
+    phased_call,
     split,
     timing,
 )
 from gatekeeper.core.routing import ROUTE_ATTRIBUTE
-from gatekeeper.core.span_forest import Forest, absorbed_spans, build_forest, calls_below
-from gatekeeper.core.span_kinds import MODEL, WORK, classify
+from gatekeeper.core.segment_kinds import MODEL, PHASES, WORK
+from gatekeeper.core.span_forest import Forest, absorbed_spans, build_forest
+from gatekeeper.core.span_kinds import classify
 from gatekeeper.core.traces import canonical_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gatekeeper.core.traces import Span, Trace
 
-__all__ = ["Task", "Work", "build_task", "rate_of", "untrusted_timings"]
+__all__ = ["Task", "Work", "build_task", "untrusted_timings"]
 
-_PHASES = ("prefill", "decode")
+_NO_RATES = TokenRates()
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Work:
     @property
     def lag_kind(self) -> str:
         """Kind under which time inside this span but outside its children is shown."""
-        return self.kind if self.kind in WORK and self.kind not in _PHASES else "other"
+        return self.kind if self.kind in WORK and self.kind not in PHASES else "other"
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Task:
 
     ``completeness`` is the share of spans that are there and finished, among those there and
     those that others name as their parent. ``tokens_agree`` is None when no span above the
-    calls reports a total.
+    calls reports a total. ``waits_apart`` is True where waiting for a person has spans of its own.
     """
 
     task_id: str
@@ -72,6 +76,7 @@ class Task:
     completeness: float
     tokens_agree: bool | None
     repairs: tuple[str, ...]
+    waits_apart: bool = False
 
     @property
     def wall_ns(self) -> int:
@@ -84,65 +89,160 @@ class Task:
         return tuple((i, w.call) for i, w in enumerate(self.works) if w.call is not None)
 
 
-def build_task(
-    trace: Trace, *, rates: Mapping[str, TokenRate] | None = None, edge: str = "typical"
-) -> Task:
+def build_task(trace: Trace, *, rates: TokenRates | None = None, edge: str = "typical") -> Task:
     """Build a task.
 
     Args:
         trace: the trace.
-        rates: time per output token by model, for calls that only count tokens; models without
-            one get the assumed rate.
+        rates: time per output token by route and model, for calls that only count tokens; where
+            there is none the assumed rate counts.
         edge: which end of the rates to use: ``typical``, ``low`` or ``high``.
     """
     repairs = list(trace.repairs)
     spans = tuple(sorted(trace.spans, key=canonical_key))
     ends = [_known_end(span, repairs) for span in spans]
     forest = build_forest(spans, repairs)
-    kinds = [classify(span).kind for span in spans]
-    models, phased = calls_below(forest, kinds)
-    # A model span above model spans is their container: the inner ones are the calls.
-    kinds = ["other" if k == MODEL and models[i] else k for i, k in enumerate(kinds)]
-    counts = [k in WORK or (k == MODEL and not phased[i]) for i, k in enumerate(kinds)]
-    absorbed = absorbed_spans(spans, ends, forest, counts, kinds)
-    inside_call = _below_a_call(forest, kinds)
-    works = []
-    for i, span in enumerate(spans):
-        kind, end = kinds[i], ends[i]
-        call: CallTiming | None = None
-        phases: tuple[Phase, ...] = ()
-        if kind == MODEL and phased[i]:
-            call = CallTiming("A", (), output_tokens(span.attributes))  # phases are spans below
-        elif kind == MODEL:
-            call = timing(replace(span, end_ns=end))
-            repairs.extend(call.problems)
-            rate = rate_of(call, rates or {})
-            phases = split(replace(span, end_ns=end), call, rate.at(edge))
-        elif kind in _PHASES:
-            alone = not inside_call[i]
-            call = CallTiming("A", (), output_tokens(span.attributes)) if alone else None
-            phases = _whole(span, kind, end)
-        elif all(absorbed[c] for c in forest.children[i]):
-            phases = _whole(span, kind, end)
-        works.append(Work(span, forest.parents[i], kind, end, phases, call, absorbed[i]))
+    found = [classify(span) for span in spans]
+    nested = nest(spans, forest, found)
+    absorbed = _absorbed(spans, ends, forest, nested)
+    builder = _Builder(
+        tuple(
+            span if span.end_ns == end else replace(span, end_ns=end)
+            for span, end in zip(spans, ends, strict=True)
+        ),
+        forest,
+        nested,
+        absorbed,
+        rates or _NO_RATES,
+        edge,
+        _routes(trace.trace_id, spans, forest, rates or _NO_RATES),
+        repairs,
+    )
+    works = tuple(
+        Work(span, forest.parents[i], nested.kinds[i], ends[i], *builder.work(i), absorbed[i])
+        for i, span in enumerate(spans)
+    )
     known = [s.start_ns for s in spans] + [e for e in ends if e is not None]
     finished = sum(e is not None for e in ends)
     return Task(
         task_id=trace.trace_id,
         source_format=trace.source_format,
         route=_route(spans),
-        works=tuple(works),
+        works=works,
         start_ns=min(known),
         end_ns=max(known),
         completeness=finished / (len(spans) + forest.missing),
         tokens_agree=_tokens_agree(works, forest),
         repairs=tuple(_summarise(repairs)),
+        waits_apart=any(one.waits_apart or one.kind == "human_wait" for one in found),
     )
 
 
-def rate_of(call: CallTiming, rates: Mapping[str, TokenRate]) -> TokenRate:
-    """Time per output token for a call: its model's, else the assumed one."""
-    return rates.get(call.model or "", ASSUMED_RATE)
+@dataclass(frozen=True)
+class _Builder:
+    """Segments and timing of each span, once its place among the others is settled."""
+
+    spans: Sequence[Span]
+    forest: Forest
+    nested: Nesting
+    absorbed: Sequence[bool]
+    rates: TokenRates
+    edge: str
+    routes: Sequence[str | None] | None
+    repairs: list[str]
+
+    @cached_property
+    def prefilled(self) -> dict[int, int]:
+        """End of the last prefill directly below each span."""
+        ends: dict[int, int] = {}
+        for i, kind in enumerate(self.nested.kinds):
+            parent, end = self.forest.parents[i], self.spans[i].end_ns
+            if kind == "prefill" and parent is not None and end is not None:
+                ends[parent] = max(end, ends.get(parent, end))
+        return ends
+
+    def work(self, i: int) -> tuple[tuple[Phase, ...], CallTiming | None]:
+        """Own segments of a span, and its timing where it is a call."""
+        span, kind = self.spans[i], self.nested.kinds[i]
+        if kind == MODEL and not self.nested.phased[i]:
+            call = self._call(i, timing(span, self._requests(i), self._lender(i)))
+            self.repairs.extend(call.problems)
+            return split(span, call, self.rates.of(call).at(self.edge)), call
+        if kind == MODEL:
+            return (), self._call(i, phased_call(span, self._lender(i)))
+        if kind in PHASES:
+            alone = not self.nested.in_call[i]
+            stage = self._call(i, phased_call(span, self._lender(i))) if alone else None
+            return self._stage(i), stage
+        if all(self.absorbed[c] for c in self.forest.children[i]):
+            return _whole(span, kind), None
+        return (), None
+
+    def _call(self, i: int, call: CallTiming) -> CallTiming:
+        route = None if self.routes is None else self.routes[i]
+        return call if route is None else replace(call, route=route)
+
+    def _lender(self, i: int) -> Span | None:
+        lender = self.nested.lenders.get(i)
+        return None if lender is None else self.spans[lender]
+
+    def _requests(self, i: int) -> tuple[Span, ...]:
+        """Plain spans below a call, as far as nothing else lies between."""
+        below = list(self.forest.children[i])
+        if not below:
+            return ()
+        plain = []
+        for c in below:  # grows while it is read
+            if self.nested.kinds[c] == "other":
+                plain.append(self.spans[c])
+                below.extend(self.forest.children[c])
+        return tuple(plain)
+
+    def _stage(self, i: int) -> tuple[Phase, ...]:
+        """A prefill or decode span; one that was sent off together with its prefill waits for it."""
+        span, kind = self.spans[i], self.nested.kinds[i]
+        parent, end = self.forest.parents[i], span.end_ns
+        if end is None or kind != "decode" or parent is None:
+            return _whole(span, kind)
+        if not any(span.attributes.get(key) for key in VOCABULARY.waits_for_prefill):
+            return _whole(span, kind)
+        begin = min(max(span.start_ns, self.prefilled.get(parent, 0)), end)
+        waiting = Phase("queue", span.start_ns, begin)
+        decoding = Phase(kind, begin, end)
+        return tuple(p for p in (waiting, decoding) if p.end_ns > p.start_ns)
+
+
+def _absorbed(
+    spans: Sequence[Span], ends: Sequence[int | None], forest: Forest, nested: Nesting
+) -> list[bool]:
+    """Spans that take no part in the graph: mere detail, by their place or by their dialect."""
+    kinds, phased = nested.kinds, nested.phased
+    counts = [k in WORK or (k == MODEL and not phased[i]) for i, k in enumerate(kinds)]
+    absorbed = absorbed_spans(spans, ends, forest, counts, kinds)
+    if any(nested.detail):
+        for i in forest.top_down:
+            parent = forest.parents[i]
+            inherits = parent is not None and absorbed[parent] and kinds[i] == "other"
+            absorbed[i] = absorbed[i] or nested.detail[i] or inherits
+    return absorbed
+
+
+def _routes(
+    trace_id: str, spans: Sequence[Span], forest: Forest, rates: TokenRates
+) -> list[str | None] | None:
+    """Route of each span: by rule, else named by itself or the nearest span above; None without."""
+    if not rates.routes and not any(ROUTE_ATTRIBUTE in span.attributes for span in spans):
+        return None
+    routes: list[str | None] = [None] * len(spans)
+    for i in forest.top_down:
+        parent = forest.parents[i]
+        named = spans[i].attributes.get(ROUTE_ATTRIBUTE)
+        above = None if parent is None else routes[parent]
+        routes[i] = str(named) if named else above
+    if rates.routes:
+        ruled = (rates.routes.get((trace_id, span.span_id)) for span in spans)
+        routes = [rule or route for rule, route in zip(ruled, routes, strict=True)]
+    return routes
 
 
 def untrusted_timings(task: Task) -> str | None:
@@ -183,19 +283,8 @@ def _known_end(span: Span, repairs: list[str]) -> int | None:
     return span.end_ns
 
 
-def _below_a_call(forest: Forest, kinds: Sequence[str]) -> list[bool]:
-    """Whether the nearest span above that is not plain is a model call or a phase of one."""
-    below = [False] * len(kinds)
-    for i in forest.top_down:
-        parent = forest.parents[i]
-        if parent is not None:
-            plain = kinds[parent] == "other"
-            below[i] = below[parent] if plain else kinds[parent] in (MODEL, *_PHASES)
-    return below
-
-
-def _whole(span: Span, kind: str, end: int | None) -> tuple[Phase, ...]:
-    return () if end is None else (Phase(kind, span.start_ns, end),)
+def _whole(span: Span, kind: str) -> tuple[Phase, ...]:
+    return () if span.end_ns is None else (Phase(kind, span.start_ns, span.end_ns),)
 
 
 def _route(spans: Sequence[Span]) -> str | None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gatekeeper.core.untimed import why_untimed
 from gatekeeper.errors import TraceError
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def read_traces(data: bytes, formats: Iterable[TraceFormat]) -> tuple[Trace, ...
                     remedy="export the trace again after the task has run",
                 )
             return traces
+    refusal = why_untimed(document)
+    if refusal is not None:
+        raise TraceError(refusal.reason, remedy=refusal.remedy)
     names = ", ".join(f.name for f in known) or "none installed"
     raise TraceError(
         f"not a trace: {_describe(document)}",

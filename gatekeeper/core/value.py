@@ -23,6 +23,7 @@ __all__ = [
     "avoided_capacity",
     "draft_cost",
     "incremental_value",
+    "kept_tasks_value",
     "latency_value",
     "operational_cost",
     "quality_loss",
@@ -141,6 +142,12 @@ def value_per_task(
 def latency_value(saved_s: float, value_per_s: float) -> float:
     """Worth of the seconds that leave the task's critical path."""
     return saved_s * value_per_s
+
+
+@equation("value.kept_tasks")
+def kept_tasks_value(kept: float, value_of_kept_task: float) -> float:
+    """Worth of the share of tasks that are no longer abandoned."""
+    return kept * value_of_kept_task
 
 
 @equation("value.avoided_capacity")

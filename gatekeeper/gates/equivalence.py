@@ -8,7 +8,6 @@ inside what it admits, or the tolerance where it admits nothing, and the outcome
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,11 @@ import numpy as np
 import pandas as pd
 
 from gatekeeper.core.claims import Claim
-from gatekeeper.core.stats import greedy, tolerance
+from gatekeeper.core.stats import gate_cost, greedy, tolerance
 from gatekeeper.core.stats.eprocess import MEMBERS, cumulate, log10_e, log_e, tokens
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, worst
-from gatekeeper.errors import EvidenceError
+from gatekeeper.gates.equivalence_chain import Before, Earlier, check_continued
+from gatekeeper.gates.equivalence_context import TEXT, Context, difference, facts
 from gatekeeper.gates.equivalence_plan import (
     ORDINARY,
     SAMPLED,
@@ -31,12 +31,13 @@ from gatekeeper.gates.equivalence_plan import (
     evidence_of,
     plan,
 )
-from gatekeeper.gates.equivalence_run import TABLES, Accumulator
+from gatekeeper.gates.equivalence_run import TABLES, Accumulator, numeric_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gatekeeper.core.policy_schema import EquivalenceBudget
+    from gatekeeper.protocols import EngineInfo
 
 __all__ = [
     "ORDINARY",
@@ -44,8 +45,12 @@ __all__ = [
     "SPECULATIVE",
     "TABLES",
     "Accumulator",
+    "Before",
+    "Earlier",
     "Plan",
     "Trial",
+    "check_continued",
+    "differing",
     "evaluate",
     "evidence_of",
     "plan",
@@ -53,48 +58,6 @@ __all__ = [
 ]
 
 _SOURCE = "equivalence gate"
-_TEXT = "text of "
-
-
-@dataclass(frozen=True)
-class _Context:
-    """The ``context`` table, read."""
-
-    rule: str
-    sigma: float
-    delta: float
-    gamma: int
-    contract: str
-    greedy_prompts: int
-    settings: tuple[str, ...]
-    deviation: float | None
-    design: Mapping[str, Any] | None
-    texts: Mapping[int, str]
-
-    @classmethod
-    def read(cls, table: pd.DataFrame) -> _Context:
-        named = table.groupby("name")["value"].agg(list).to_dict()
-        try:
-            return cls(
-                rule=named["identity_rule"][0],
-                sigma=float(named["sigma"][0]),
-                delta=float(named["delta"][0]),
-                gamma=int(named["gamma"][0]),
-                contract=named["contract"][0],
-                greedy_prompts=int(named["greedy_prompts"][0]),
-                settings=tuple(named.get("setting", ())),
-                deviation=float(named["deviation"][0]) if "deviation" in named else None,
-                design=json.loads(named["design"][0]) if "design" in named else None,
-                texts={
-                    int(str(name).removeprefix(_TEXT)): found[0]
-                    for name, found in named.items()
-                    if str(name).startswith(_TEXT)
-                },
-            )
-        except KeyError as error:
-            raise EvidenceError(
-                f"lacks {error.args[0]}", field="context", remedy="run the gate again"
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -109,12 +72,12 @@ class _Judged:
 
 
 def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> GateResult:
-    """Judge a run from its evidence tables alone.
+    """Judge a run from its evidence tables alone; those of the runs it continues are among them.
 
     Raises:
         EvidenceError: a table does not hold what it must.
     """
-    context = _Context.read(tables["context"])
+    context = Context.read(tables["context"])
     budget = admitting(budget, context.deviation)
     exact = context.contract == "exact"
     identity = _greedy(budget, context, tables["greedy"], mandatory=exact)
@@ -123,6 +86,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
     judged = (identity, strict, deviation)
     outcome = worst(j.part.outcome for j in judged if j.part.mandatory)
     count = tokens(tables["requests"])
+    cost, of_cost = _cost(tables)
     example = _with_texts(judged, context.texts)
     return GateResult(
         gate="equivalence",
@@ -131,6 +95,8 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
         summary={
             "contract": context.contract,
             "design": context.design,
+            "continues": list(context.continues),
+            "not_continued": context.not_continued,
             "admitted_deviation": context.deviation,
             "identity_rule": context.rule,
             "gamma": context.gamma,
@@ -144,6 +110,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
             "strict": strict.summary,
             "tolerance": deviation.summary,
             "tokens": count,
+            "cost": cost,
             "tokens_needed": _tokens_needed(judged) if outcome is Outcome.INCONCLUSIVE else None,
             "counter_example": example,
         },
@@ -156,9 +123,33 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
                 unit="tokens",
             ),
             *(c for j in judged for c in j.claims),
+            *of_cost,
         ),
         still_needed=_still_needed(judged) if outcome is Outcome.INCONCLUSIVE else None,
     )
+
+
+def _cost(tables: Mapping[str, pd.DataFrame]) -> tuple[dict[str, Any], tuple[Claim, ...]]:
+    """Milliseconds a token of each part that was measured, with its claim."""
+    table = tables.get("cost")
+    found: dict[str, Any] = {}
+    claims = []
+    for part in gate_cost.PARTS:
+        if table is not None and table.loc[table["part"] == part, "tokens"].sum() > 0:
+            ms = gate_cost.ms_per_token(table, part=part)
+            at = part.replace(" ", "_")
+            found[at] = {
+                "ms_per_token": ms,
+                "tokens": int(table["tokens"][table["part"] == part].sum()),
+            }
+            name, inputs = f"equivalence.cost.{at}.ms_per_token", {"table": "cost", "part": part}
+            claims.append(_claim(name, "equivalence.cost", inputs, value=ms, unit="ms per token"))
+    return found, tuple(claims)
+
+
+def differing(plan: Plan, info: EngineInfo, context: pd.DataFrame) -> list[str]:
+    """Facts of an earlier run's ``context`` that differ from this one's: none where it may go on."""
+    return difference(context, facts(plan, info, numeric_noise(plan, info)))
 
 
 def worded(
@@ -173,7 +164,7 @@ def worded(
     found = evaluate(budget, tables).summary["counter_example"] or {}
     ids = [found[key] for key in ("token", "expected") if found.get(key) is not None]
     known = sorted(set(ids) - {greedy.NO_TOKEN})
-    rows = [(f"{_TEXT}{token}", detokenize([token])) for token in known]
+    rows = [(f"{TEXT}{token}", detokenize([token])) for token in known]
     texts = pd.DataFrame(rows, columns=["name", "value"], dtype=tables["context"]["value"].dtype)
     return {**tables, "context": pd.concat([tables["context"], texts], ignore_index=True)}
 
@@ -203,7 +194,7 @@ def _still_needed(judged: tuple[_Judged, ...]) -> str:
         for j in judged
         if j.part.mandatory and j.part.outcome is not Outcome.PASS
     ]
-    about = f"about {more} more sampled tokens; " if more else ""
+    about = f"about {more} more sampled tokens (a repeated run goes on from here); " if more else ""
     return about + "; ".join(open_parts)
 
 
@@ -222,7 +213,7 @@ def _claim(
 
 
 def _greedy(
-    budget: EquivalenceBudget, context: _Context, table: pd.DataFrame, *, mandatory: bool
+    budget: EquivalenceBudget, context: Context, table: pd.DataFrame, *, mandatory: bool
 ) -> _Judged:
     verdict = greedy.judge(
         table,
@@ -278,7 +269,7 @@ def _greedy(
 
 def _strict(
     budget: EquivalenceBudget,
-    context: _Context,
+    context: Context,
     tables: Mapping[str, pd.DataFrame],
     *,
     mandatory: bool,
@@ -347,7 +338,7 @@ def _strict(
 
 
 def _tolerance(
-    budget: EquivalenceBudget, context: _Context, tables: Mapping[str, pd.DataFrame]
+    budget: EquivalenceBudget, context: Context, tables: Mapping[str, pd.DataFrame]
 ) -> _Judged:
     table = tables["tolerance"]
     name = "tolerance"

@@ -18,6 +18,7 @@ from gatekeeper.core.stats.power import (
 )
 from gatekeeper.core.stats.tolerance import tokens_to_pass
 from gatekeeper.errors import InputError
+from gatekeeper.gates.equivalence_chain import Before, continued_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ _LARGEST_VARIANCE = 0.25
 _SPARE = (
     2  # requests that end early leave tokens to others: plan twice as many as a full length needs
 )
+_FIRST = Before(runs=0, tokens=0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Plan:
     """Ordered trials with what they may cost and show.
 
     ``estimate`` is JSON-able. Submit in order, up to ``budget.max_batch`` at a time. ``deviation`` is
-    what an approximate artifact admits; the budget's tolerance is that already.
+    what an approximate artifact admits; the budget's tolerance is that already. ``seed`` is the one
+    that this run draws with; ``before`` says what the runs it continues have done.
     """
 
     budget: EquivalenceBudget
@@ -90,6 +93,7 @@ class Plan:
     end_tokens: tuple[int, ...]
     seed: int
     deviation: float | None = None
+    before: Before = _FIRST
 
     @property
     def design(self) -> dict[str, Any]:
@@ -125,13 +129,16 @@ def plan(
     end_tokens: Sequence[int] = (),
     seed: int | None = None,
     rates: Rates | None = None,
+    before: Before = _FIRST,
 ) -> Plan:
     """Lay out the trials: greedy identity first, then sampled arms until the token budget is spent.
 
     Sampled settings are the non-greedy ones of ``sampling``, or the policy's where there are none.
     Each prompt, taken in random order, runs ``replicates`` times per setting and gamma with
     different seeds, side by side; prompts return when all have had their turn. ``seed`` defaults to
-    the policy's; continuing an inconclusive run needs another one.
+    the policy's. A plan that continues earlier runs (``before``) derives another from it, compares
+    prompts that have no greedy texts yet, and begins with those whose turn it is: no token is drawn
+    twice, and repeating the plan repeats its requests.
 
     Raises:
         InputError: there is no prompt, or the artifact has no window.
@@ -145,25 +152,26 @@ def plan(
         raise InputError("is empty", field="prompts", remedy="give at least one prompt")
     if gamma < 1:
         raise InputError("must be 1 or more", field="gamma", value=gamma, remedy="set a window")
-    seed = budget.seed if seed is None else seed
+    seed = continued_seed(budget.seed if seed is None else seed, before.runs)
     rng = np.random.default_rng(seed)
     settings = tuple(dict.fromkeys(s for s in sampling if not s.greedy)) or budget.sampled.settings
     # Every window that serving may choose is tested: exactness at 4 says nothing of a bug at 2.
     swept = [g for g in policy.serving.gammas if g <= gamma]
     gammas = tuple(dict.fromkeys((gamma, *budget.sampled.gammas, *swept)))
     order = rng.permutation(len(prompts))
-    chosen = order[: budget.greedy.prompts]
+    fresh = [i for i in order.tolist() if prompts[i].id not in before.compared]
+    chosen = fresh[: budget.greedy.prompts]
     make = _Factory(budget, tuple(prompts), tuple(end_tokens), rng)
     trials = [
-        make.trial(arm, int(i), 0, GREEDY, g)
+        make.trial(arm, i, 0, GREEDY, g)
         for i in chosen
         for arm, g in ((ORDINARY, 0), (SPECULATIVE, gamma))
     ]
-    trials += make.sampled(settings, gammas)
+    trials += make.sampled(settings, gammas, before.turns)
     return Plan(
         budget=budget,
         trials=tuple(trials),
-        estimate=_estimate(budget, len(chosen), settings, gammas, rates),
+        estimate=_estimate(budget, len(chosen), settings, gammas, rates, before=before),
         settings=settings,
         gamma=gamma,
         contract=contract,
@@ -172,6 +180,7 @@ def plan(
         end_tokens=tuple(end_tokens),
         seed=seed,
         deviation=deviation,
+        before=before,
     )
 
 
@@ -206,15 +215,22 @@ class _Factory:
         return Trial(index, arm, prompt, self._prompts[prompt].id, replicate, request)
 
     def sampled(
-        self, settings: Sequence[SamplingSettings], gammas: Sequence[int]
+        self,
+        settings: Sequence[SamplingSettings],
+        gammas: Sequence[int],
+        turns: Mapping[str, int],
     ) -> Iterator[Trial]:
         budget = self._budget
         arms = [(s, g) for s in settings for g in gammas]
         wanted = math.ceil(budget.sampled.max_tokens / budget.tokens_per_request)
         # Per setting; a block gives each setting replicates × gammas requests.
         blocks = math.ceil(_SPARE * wanted / (budget.replicates * len(gammas)))
-        order: list[int] = []
-        cycle = -1
+        done = [turns.get(prompt.id, 0) for prompt in self._prompts]
+        waiting = [n < max(done) for n in done]
+        order = (
+            [i for i in self._rng.permutation(len(done)).tolist() if waiting[i]] if turns else []
+        )
+        cycle = -1 if not order else 0
         for _ in range(blocks):
             if not order:
                 order = self._rng.permutation(len(self._prompts)).tolist()
@@ -223,7 +239,7 @@ class _Factory:
             for arm in self._rng.permutation(len(arms)):
                 sampling, gamma = arms[arm]
                 for i in range(budget.replicates):
-                    replicate = cycle * budget.replicates + i
+                    replicate = done[prompt] // len(arms) + cycle * budget.replicates + i
                     yield self.trial(SAMPLED, prompt, replicate, sampling, gamma)
 
 
@@ -240,9 +256,11 @@ def _estimate(
     settings: Sequence[SamplingSettings],
     gammas: Sequence[int],
     rates: Rates | None,
+    *,
+    before: Before,
 ) -> dict[str, Any]:
     greedy = 2 * greedy_prompts * budget.tokens_per_request
-    low = greedy + len(settings) * budget.sampled.min_tokens
+    low = greedy + max(0, len(settings) * budget.sampled.min_tokens - before.tokens)
     high = greedy + len(settings) * budget.sampled.max_tokens
     share = _bonus_share(gammas)
     per_setting = {
@@ -250,6 +268,7 @@ def _estimate(
         "bonus": tokens_to_pass(_LARGEST_VARIANCE, budget.tolerance.bonus) / share,
     }
     sampled = len(settings) * budget.sampled.max_tokens
+    known = before.tokens + sampled
     return {
         "tokens": high,
         "tokens_at_least": low,
@@ -257,25 +276,33 @@ def _estimate(
         "sampled_tokens": sampled,
         "settings": [s.label for s in settings],
         "gammas": list(gammas),
+        "earlier_runs": before.runs or None,
+        "earlier_tokens": before.tokens if before.runs else None,
         "minutes": _minutes(high, rates),
         "minutes_at_least": _minutes(low, rates),
         "alpha": budget.alpha,
-        "declared_effect": _declared_effect(budget, len(settings)),
-        "attainable_power": attainable(sampled, alpha=budget.alpha),
+        "declared_effect": _declared_effect(budget, len(settings), before.tokens),
+        "attainable_power": attainable(known, alpha=budget.alpha),
         "tokens_to_pass_tolerance": {k: math.ceil(v) for k, v in per_setting.items()},
-        "tolerance_attainable": max(per_setting.values()) <= budget.sampled.max_tokens,
+        "tolerance_attainable": max(per_setting.values()) <= known / len(settings),
         "assumes": "median detection times of synthetic models, ±30 %; acceptance 0.76",
     }
 
 
-def _declared_effect(budget: EquivalenceBudget, settings: int) -> dict[str, Any] | None:
-    """The policy's effect, the tokens of all settings it needs, and what the budget makes of it."""
+def _declared_effect(
+    budget: EquivalenceBudget, settings: int, before: int
+) -> dict[str, Any] | None:
+    """The policy's effect, the tokens of all settings it needs, and what the budget makes of it.
+
+    ``before`` are the sampled tokens of the runs that this one continues.
+    """
     declared = budget.sampled.effect
     if declared is None:
         return None
     effect, alpha = REFERENCE_EFFECTS[declared.share], budget.alpha
     needed = tokens_needed(effect, alpha=alpha, power=declared.power)
-    least, most = (settings * n for n in (budget.sampled.min_tokens, budget.sampled.max_tokens))
+    least = max(before, settings * budget.sampled.min_tokens)
+    most = before + settings * budget.sampled.max_tokens
     return {
         "share": declared.share,
         "power": declared.power,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from gatekeeper.core.stats import greedy, tolerance
+from gatekeeper.core.stats import gate_cost, greedy, tolerance
 from gatekeeper.core.stats.eprocess import MEMBERS, Bank, bonus_by_index, log_e, to_table
 from gatekeeper.core.stats.families import EXACT_SUPPORT_RATE, SUPPORT_RATE
 from gatekeeper.core.verdicts import Outcome
 from gatekeeper.errors import InputError
+from gatekeeper.gates.equivalence_context import CONTINUES, NOT_CONTINUED, facts
 from gatekeeper.gates.equivalence_plan import SAMPLED
 
 if TYPE_CHECKING:
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.stats.eprocess import Increments
     from gatekeeper.core.stats.evidence import RequestEvidence
+    from gatekeeper.gates.equivalence_chain import Earlier
     from gatekeeper.gates.equivalence_plan import Plan, Trial
     from gatekeeper.protocols import EngineInfo, Scored
 
 __all__ = ["REQUEST_COLUMNS", "TABLES", "Accumulator", "numeric_noise", "sequences"]
 
-TABLES = ("context", "requests", "strict", "tolerance", "greedy")
-"""Evidence tables; ``context`` holds (name, value) pairs that the verdict needs."""
+TABLES = ("context", "requests", "strict", "tolerance", "greedy", "cost")
+"""Evidence tables; ``context`` holds (name, value) pairs that the verdict needs, ``cost`` what this run
+alone took."""
 
 REQUEST_COLUMNS = {
     "request": "int64",
@@ -78,13 +81,23 @@ class Accumulator:
     Args:
         plan: what was planned.
         info: the engine that really ran.
-        earlier: tables of an inconclusive run to continue: the same e-process goes on.
+        earlier: an inconclusive run that ``plan`` continues: the same e-process goes on. What the
+            bank has learned of it is not kept: it learns anew, which costs power and no validity.
+        not_continued: the id (``run``) of an inconclusive run that was another test, and the facts
+            that differ (``differs``).
     """
 
     def __init__(
-        self, plan: Plan, info: EngineInfo, *, earlier: Mapping[str, pd.DataFrame] | None = None
+        self,
+        plan: Plan,
+        info: EngineInfo,
+        *,
+        earlier: Earlier | None = None,
+        not_continued: Mapping[str, Any] | None = None,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
+        self._earlier = earlier
+        self._not_continued = not_continued
         self._sigma, self._delta = numeric_noise(plan, info)
         self._info = info
         exact = info.identity_rule == "bitwise"
@@ -99,22 +112,36 @@ class Accumulator:
         self._next = 0
         self._pending: dict[int, tuple[Trial, RequestEvidence]] = {}
         self._parts: dict[str, list[pd.DataFrame]] = {
-            name: [earlier[name]] if earlier is not None else []
+            name: [] if earlier is None else [earlier.tables[name]]
             for name in ("requests", "strict", "tolerance")
         }
         self._offset = 0
-        if earlier is not None and len(earlier["requests"]):
-            self._offset = int(earlier["requests"]["request"].max()) + 1
         self._greedy: list[pd.DataFrame] = []
         self._greedy_left = 2 * plan.greedy_prompts
-        self._greedy_outcome = Outcome.INCONCLUSIVE
-        self._member_log = self._sum_members()
+        self._greedy_prompts = plan.greedy_prompts
+        self._greedy_outcome = self._tolerance_outcome = Outcome.INCONCLUSIVE
         self._alarm = False
         self._tokens: dict[str, int] = {s.label: 0 for s in plan.settings}
-        for table in self._parts["requests"]:
-            for setting, tokens in table.groupby("setting")["tokens"].sum().items():
-                self._tokens[str(setting)] = self._tokens.get(str(setting), 0) + int(tokens)
-        self._tolerance_outcome = Outcome.INCONCLUSIVE
+        self._spent = dict(self._tokens)
+        self._cost: list[tuple[str, float, int]] = []
+        if earlier is not None:
+            self._go_on(earlier)
+        self._member_log = self._sum_members()
+
+    def _go_on(self, earlier: Earlier) -> None:
+        """Take over what earlier runs have counted."""
+        requests, context = earlier.tables["requests"], earlier.tables["context"]
+        if len(requests):
+            self._offset = int(requests["request"].max()) + 1
+        for setting, tokens in requests.groupby("setting")["tokens"].sum().items():
+            self._tokens[str(setting)] = self._tokens.get(str(setting), 0) + int(tokens)
+        self._greedy.append(earlier.tables["greedy"])
+        compared = context.loc[context["name"] == "greedy_prompts", "value"]
+        self._greedy_prompts += int(compared.iloc[0])
+        if self._greedy_left == 0:
+            self._judge_greedy()
+        if len(requests):
+            self._tolerance_outcome = self._judge_tolerance()
 
     def _sum_members(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         total = np.zeros(len(MEMBERS))
@@ -158,18 +185,21 @@ class Accumulator:
         self._greedy.append(rows)
         self._greedy_left -= 1
         if self._greedy_left == 0:
-            self._greedy_outcome = greedy.judge(
-                pd.concat(self._greedy, ignore_index=True),
-                rule=self._info.identity_rule,
-                sigma=self._sigma,
-                tau_sigma=self._plan.budget.greedy.tau_sigma,
-                prompts=self._plan.greedy_prompts,
-            ).outcome
+            self._judge_greedy()
+
+    def _judge_greedy(self) -> None:
+        self._greedy_outcome = greedy.judge(
+            pd.concat(self._greedy, ignore_index=True),
+            rule=self._info.identity_rule,
+            sigma=self._sigma,
+            tau_sigma=self.plan.budget.greedy.tau_sigma,
+            prompts=self._greedy_prompts,
+        ).outcome
 
     def _add_sampled(self, trial: Trial, evidence: RequestEvidence) -> None:
         if evidence.rows == 0:
             return  # the prompt's first token ended it: nothing was drawn from p
-        plan = self._plan
+        plan = self.plan
         bonus = bonus_by_index(evidence, trial.request.gamma, kind_is_past=plan.kind_is_past)
         key = (trial.prompt_id, trial.setting)
         increments = self._bank.add(evidence, bonus, prompt=key)
@@ -184,6 +214,7 @@ class Accumulator:
         self._parts["tolerance"].append(sums)
         self._parts["requests"].append(_request_row(number, trial, evidence, increments))
         self._tokens[trial.setting] += evidence.rows
+        self._spent[trial.setting] += evidence.rows
         self._member_log = self._member_log + increments.log_f_envelope.sum(axis=0)
         if float(log_e(self._member_log)) >= math.log(1 / plan.budget.alpha):
             self._alarm = True
@@ -196,42 +227,41 @@ class Accumulator:
         keys = ["setting", "stratum", "feature"]
         summed = self._parts["tolerance"][0].groupby(keys, as_index=False)[["n", "s", "v"]].sum()
         strata = summed.groupby("setting")["stratum"].nunique()
-        outcome, _ = tolerance.judge(summed, sequences(self._plan))
-        whole = len(strata) == len(self._plan.settings) and bool((strata == 2).all())  # noqa: PLR2004 - window and bonus
+        outcome, _ = tolerance.judge(summed, sequences(self.plan))
+        whole = len(strata) == len(self.plan.settings) and bool((strata == 2).all())  # noqa: PLR2004 - window and bonus
         return outcome if whole or outcome is Outcome.FAIL else Outcome.INCONCLUSIVE
+
+    def spent(self, part: str, seconds: float, tokens: int) -> None:
+        """Note what a part of the gate took; see ``gatekeeper.core.stats.gate_cost``."""
+        self._cost.append((part, seconds, tokens))
 
     @property
     def tokens(self) -> int:
-        """Sampled tokens processed so far."""
+        """Sampled tokens processed so far, those of earlier runs included."""
         return sum(self._tokens.values())
 
     @property
     def settled(self) -> bool:
-        """Whether more trials can no longer change the verdict, or the token budget is spent."""
-        budget = self._plan.budget.sampled
+        """Whether more trials can no longer change the verdict, or this run's budget is spent."""
+        budget = self.plan.budget.sampled
         strict = self._alarm or self._greedy_outcome is Outcome.FAIL
-        if (strict and self._plan.contract == "exact") or self._tolerance_outcome is Outcome.FAIL:
+        if (strict and self.plan.contract == "exact") or self._tolerance_outcome is Outcome.FAIL:
             return True
         if self._greedy_left > 0:
             return False
         fewest = min(self._tokens.values(), default=0)
         proven = self._tolerance_outcome is Outcome.PASS and fewest >= budget.min_tokens
-        return proven or fewest >= budget.max_tokens
+        return proven or min(self._spent.values(), default=0) >= budget.max_tokens
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Evidence so far, enough for ``evaluate``; empty tables keep their columns."""
-        deviation = self._plan.deviation
+        before = () if self._earlier is None else self._earlier.links
+        other = self._not_continued
         pairs = [
-            ("identity_rule", self._info.identity_rule),
-            ("dtype", self._info.dtype),
-            ("sigma", repr(self._sigma)),
-            ("delta", repr(self._delta)),
-            ("gamma", str(self._plan.gamma)),
-            ("contract", self._plan.contract),
-            ("design", json.dumps(self._plan.design, sort_keys=True)),
-            ("greedy_prompts", str(self._plan.greedy_prompts)),
-            *(("setting", s.label) for s in self._plan.settings),
-            *([] if deviation is None else [("deviation", repr(deviation))]),
+            *facts(self.plan, self._info, (self._sigma, self._delta)),
+            ("greedy_prompts", str(self._greedy_prompts)),
+            *((CONTINUES, json.dumps(link, sort_keys=True)) for link in before),
+            *([] if other is None else [(NOT_CONTINUED, json.dumps(other, sort_keys=True))]),
         ]
         strict = {"request": "int64", "member": "str", "log_e": "float64"}
         columns = {
@@ -242,6 +272,9 @@ class Accumulator:
         return {
             "context": pd.DataFrame(pairs, columns=["name", "value"]),
             "greedy": _joined(self._greedy, greedy.COLUMNS),
+            "cost": pd.DataFrame(self._cost, columns=list(gate_cost.COLUMNS)).astype(
+                gate_cost.COLUMNS
+            ),
             **{name: _joined(self._parts[name], c) for name, c in columns.items()},
         }
 

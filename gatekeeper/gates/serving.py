@@ -238,7 +238,9 @@ def _still_needed(budget: ServingBudget, regions: Sequence[Region]) -> str:
         if region.pairs_needed is not None and region.pairs_needed > budget.confirm_blocks
     ]
     if wanted:
-        return f"about {', '.join(wanted)}, {budget.confirm_blocks} were run"
+        failed = [str(r.concurrency) for r in regions if r.outcome is Outcome.FAIL]
+        already = f"; at concurrency {', '.join(failed)} it fails" if failed else ""
+        return f"about {', '.join(wanted)}, {budget.confirm_blocks} were run{already}"
     if open_regions:
         least = minimum_pairs(budget.confidence)
         reasons = sorted({c.detail for r in open_regions for c in r.open_checks})

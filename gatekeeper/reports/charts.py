@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from gatekeeper.reports.timeline import Timeline, draw_timeline
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -99,11 +101,13 @@ class Waterfall:
     steps: tuple[Step, ...]
 
 
-Chart = Lines | Forest | Stack | Waterfall
+Chart = Lines | Forest | Stack | Waterfall | Timeline
 
 
 def draw(chart: Chart) -> Markup:
-    """Return the chart as one ``<svg>`` element."""
+    """Return the chart as one ``<svg>`` element, a timeline as a list of bars."""
+    if isinstance(chart, Timeline):
+        return draw_timeline(chart)
     if isinstance(chart, Lines):
         return _lines(chart)
     if isinstance(chart, Forest):
@@ -113,7 +117,9 @@ def draw(chart: Chart) -> Markup:
     return _waterfall(chart)
 
 
-def _svg(chart: Chart, height: float, body: Iterable[Markup]) -> Markup:
+def _svg(
+    chart: Lines | Forest | Stack | Waterfall, height: float, body: Iterable[Markup]
+) -> Markup:
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         _WIDTH, _n(height), chart.alt, Markup("").join(body)
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.plain_words import (
+    FACTS,
     KNOWN_FAULTS,
     SCOPE,
     chance,
@@ -114,6 +115,7 @@ def lead(case: Case) -> Line:
         " tokens drawn at random, and ",
         case.count("summary.greedy.positions"),
         " written without chance, with what the model alone would have written. ",
+        _earlier(case),
     )
     if case.outcome == "PASS" and case.exact:
         return line(compared, "None of it shows a difference.")
@@ -128,6 +130,26 @@ def lead(case: Case) -> Line:
         rest = line("It takes about ", more, " more tokens to say.")
     text = "No fault was found, but that does not prove yet that there is none. "
     return line(compared, text, rest)
+
+
+def _earlier(case: Case) -> Line:
+    """How many of the tokens the undecided runs before have drawn, or why they do not count."""
+    runs = case.figures.value("summary.continues") or []
+    if runs:
+        tokens = case.count(f"summary.continues[{len(runs) - 1}].tokens")
+        names = ", ".join(str(run["run"]) for run in runs)
+        return line(
+            "This run goes on where the last one stopped without an answer: ",
+            tokens,
+            f" of the tokens drawn at random were there before ({names}). ",
+        )
+    other = case.figures.value("summary.not_continued")
+    if not other:
+        return ()
+    differs = ", ".join(dict.fromkeys(FACTS.get(name, name) for name in other["differs"]))
+    return (
+        f"The undecided run before ({other['run']}) does not count here: it differed in {differs}. ",
+    )
 
 
 def tested(case: Case) -> tuple[Line, ...]:
@@ -262,10 +284,13 @@ def undecided(case: Case) -> tuple[Line, ...]:
         return ((f"Tokens alone may not settle it. What is open: {_open(case)}.",),)
     return (
         line(
-            "Allow more tokens in the policy (equivalence.sampled.max_tokens, now ",
+            f"Test again: {case.again}. That goes on where this run stopped: what was compared counts, "
+            "and up to ",
             case.declared("policy", "equivalence.sampled.max_tokens"),
-            f" for each setting), apply it, and test again: {case.again}",
+            " more tokens for each setting are drawn, none twice. Testing often does not help a wrong "
+            "pair to pass.",
         ),
+        ("A policy with more tokens needs fewer runs, but begins anew: it is another promise.",),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from gatekeeper.reports import number_forms as forms
 
 __all__ = [
+    "FACTS",
     "KNOWN_FAULTS",
     "SCOPE",
     "UNSEEN",
@@ -44,6 +45,24 @@ UNSEEN = {
     "answers at temperature 0 were compared.",
 }
 """What two running servers do not disclose, by the name that their gate gives it."""
+
+_NUMBERS = "the way its numbers are rounded"
+FACTS = {
+    "engine": "the engine's version",
+    "device": "the device",
+    "vocabulary": "the number of different tokens",
+    "identity_rule": _NUMBERS,
+    "dtype": _NUMBERS,
+    "sigma": _NUMBERS,
+    "delta": _NUMBERS,
+    "gamma": "how many tokens ahead the draft guesses",
+    "contract": "what the pair promises",
+    "alternatives": "the faults that are looked for",
+    "design": "its plan",
+    "setting": "the random settings",
+    "deviation": "the difference that is admitted",
+}
+"""What makes two equivalence runs one test, by the name in their evidence."""
 
 _KINDS = {
     "most probable token": "the model's likeliest token",

@@ -1,17 +1,11 @@
-"""A route's report as one HTML file: no script, no network, nothing beside it."""
+"""A route's report as one HTML file."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from base64 import b64encode
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from gatekeeper.reports.charts import draw
+from gatekeeper.reports.page_html import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,48 +18,18 @@ _SHORT = 12
 _DIGEST = 64
 
 
-@cache
-def _environment() -> Environment:
-    found = Environment(
-        loader=PackageLoader("gatekeeper.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters.update(kind=_kind, draw=draw, exact=_exact, inputs=_inputs)
-    return found
-
-
 def render_html(report: Report) -> str:
-    """Return the whole page; its policy forbids every request and every script."""
-    environment = _environment()
-    css = environment.get_template("report.css").render().strip()
-    digest = b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    """Return the whole page, with every figure's claim at its end."""
     anchors = {str(claim["id"]): f"c{i}" for i, claim in enumerate(report.claims, start=1)}
-    seen: dict[str, str] = {}
-    same_inputs = {
-        anchor: seen.setdefault(_inputs(claim["inputs"]), anchor)
+    inputs = {
+        anchor: _inputs(claim["inputs"])
         for anchor, claim in zip(anchors.values(), report.claims, strict=True)
     }
-    return environment.get_template("report.html").render(
-        report=report,
-        anchors=anchors,
-        same_inputs=same_inputs,
-        css=Markup(css),  # noqa: S704 - our own file, no value in it
-        csp=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'",
+    seen: dict[str, str] = {}
+    same_inputs = {anchor: seen.setdefault(text, anchor) for anchor, text in inputs.items()}
+    return render_page(
+        "report.html", report, anchors=anchors, inputs=inputs, same_inputs=same_inputs
     )
-
-
-def _kind(value: object) -> str:
-    """Name of a piece or block, by which the template picks how to write it."""
-    return type(value).__name__
-
-
-def _exact(value: object) -> str:
-    """Every digit of a figure; a sentence stands in the text above."""
-    return "as quoted" if isinstance(value, str) else repr(value)
 
 
 def _inputs(inputs: Mapping[str, Any]) -> str:

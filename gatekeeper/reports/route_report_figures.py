@@ -22,6 +22,7 @@ __all__ = [
     "Ledger",
     "Line",
     "Mark",
+    "Page",
     "Paragraph",
     "Piece",
     "Quote",
@@ -143,12 +144,11 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report ready to be written out: on a terminal, as a page, as Markdown.
+class Page:
+    """A document ready to be written out as a page.
 
     ``question`` has ``{}`` where the ``subject`` stands. ``headline`` is the answer, a colon and why;
-    ``tone`` is the answer's. ``claims`` are those cited, in order of appearance; ``source`` is the
-    path of the API that the figures came from.
+    ``tone`` is the answer's.
     """
 
     subject: str
@@ -158,6 +158,16 @@ class Report:
     explanation: Line
     facts: Facts
     sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Report(Page):
+    """A page whose figures are claims, also for a terminal and as Markdown.
+
+    ``claims`` are those cited, in order of appearance; ``source`` is the path of the API that the
+    figures came from.
+    """
+
     claims: tuple[Mapping[str, Any], ...]
     known_claims: int
     unclaimed: tuple[str, ...]

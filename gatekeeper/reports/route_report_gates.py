@@ -139,6 +139,8 @@ def _equivalence(
         ("Greedy", _texts(figures) if rule == "text" else _positions(figures, rule)),
         ("Sampled", _sampled(figures, settings)),
         ("Strict test", strict),
+        *_goes_on(figures),
+        *_cost(figures),
     ]
     blocks: list[Block] = [_parts(figures)]
     blocks += _counter_example(figures)
@@ -147,6 +149,34 @@ def _equivalence(
     plainly = f"The same in plain words: gatekeeper gate explain {figures.run}"
     blocks.append(Paragraph((plainly,), muted=True))
     return tuple(tested), tuple(blocks)
+
+
+def _goes_on(figures: RunFigures) -> _Rows:
+    """The undecided runs whose evidence is among this one's, or why they are not."""
+    runs = figures.value("summary.continues") or []
+    if runs:
+        before = figures.figure(f"summary.continues[{len(runs) - 1}].tokens", forms.count)
+        names = ", ".join(str(run["run"]) for run in runs)
+        return (("Goes on from", line(f"{names}, with ", before, " sampled tokens")),)
+    other = figures.value("summary.not_continued")
+    if not other:
+        return ()
+    differs = ", ".join(other["differs"])
+    return (("Goes on from", (f"nothing: {other['run']} was another test ({differs})",)),)
+
+
+def _cost(figures: RunFigures) -> _Rows:
+    """Milliseconds a token of each part of the gate, beside those of decoding."""
+    parts = figures.value("summary.cost") or {}
+    shown: Line = ()
+    for name in parts:
+        at = f"cost.{name}.ms_per_token"
+        shown = line(
+            *((shown, ", ") if shown else ()),
+            f"{name.replace('_', ' ')} ",
+            figures.figure(f"summary.{at}", forms.plain, at),
+        )
+    return (("Cost", line(shown, " ms a token, by the clock")),) if shown else ()
 
 
 def _admitted(figures: RunFigures) -> Line:

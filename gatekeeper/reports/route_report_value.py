@@ -21,6 +21,7 @@ from gatekeeper.reports.route_report_figures import (
     leaf,
     line,
 )
+from gatekeeper.reports.route_report_time import by_load, sensitivity, worth_of_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,11 +205,13 @@ class _Priced:
         facts: list[tuple[str, Line]] = [
             ("Ceiling: infinitely fast decoding", self._ceiling()),
             ("Speed-up used", rests),
+            ("A second is worth", worth_of_time(self._pricing, self._figure)),
             ("Saved on the critical path", self._interval("saved_s", forms.duration, "saved_s")),
             (
                 "Added before first tokens",
                 self._interval("first_token_s", forms.duration, "first_token_s"),
             ),
+            *self._kept(),
             ("Value per task", self._interval("total", self._money, "total", "per_task")),
             (
                 "From",
@@ -222,7 +225,21 @@ class _Priced:
         ]
         chart = self._chart()
         drawn: tuple[Block, ...] = () if chart is None else (Charts((chart,)),)
-        return (*drawn, Facts(tuple(facts)), self._terms(), *self._notes())
+        return (
+            *drawn,
+            Facts(tuple(facts)),
+            self._terms(),
+            *by_load(self._pricing, self._figure),
+            *self._notes(),
+            *sensitivity(self._pricing, self._figure),
+        )
+
+    def _kept(self) -> list[tuple[str, Line]]:
+        """What a fitted curve of abandonment makes of the saving."""
+        if not (self._pricing.get("time_value") or {}).get("kept"):
+            return []
+        kept = self._interval("time_value.kept", forms.signed_share, "kept")
+        return [("Tasks kept that would be abandoned", kept)]
 
     def _ceiling(self) -> Line:
         saved = self._figure("ceiling.saved_s", forms.duration, "ceiling.saved_s")

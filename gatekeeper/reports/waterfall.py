@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
+from gatekeeper.errors import printable
+from gatekeeper.reports.segments import path_stretches
+
 if TYPE_CHECKING:
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.tasks import Task
 
-__all__ = ["KIND_STYLE", "Row", "rows", "waterfall"]
+__all__ = ["KIND_STYLE", "Row", "choose", "marked", "rows", "waterfall"]
 
 KIND_STYLE = {
     "queue": "yellow",
@@ -47,16 +50,19 @@ class Row:
 def rows(profile: TaskProfile) -> list[Row]:
     """Rows in tree order: one per span, and one per phase below a model call."""
     task = profile.task
-    pieces, gaps = _path_intervals(profile)
+    pieces, waited = path_stretches(profile)
+    gaps: dict[int | None, _Intervals] = defaultdict(list)
+    for gap in waited:
+        gaps[gap.work].append((gap.start_ns, gap.end_ns))
     found = []
     for i, depth in _tree(task):
         work = task.works[i]
         start = work.span.start_ns - task.start_ns
         end = (work.span.start_ns if work.end_ns is None else work.end_ns) - task.start_ns
-        own = [*pieces[i], *gaps[i]]
+        own = [*pieces.get(i, ()), *gaps[i]]
         split = work.call is not None and len(work.phases) > 1
         kind = work.kind if work.kind in KIND_STYLE else "other"
-        name = work.span.name if work.end_ns is not None else f"{work.span.name} (unfinished)"
+        name = printable(work.span.name) + ("" if work.end_ns is not None else " (unfinished)")
         container = split or not work.phases
         found.append(Row(name, depth, kind, start, end, tuple(own), container))
         for phase in work.phases if split else ():
@@ -69,7 +75,7 @@ def rows(profile: TaskProfile) -> list[Row]:
 def waterfall(profile: TaskProfile, *, width: int) -> Group:
     """Draw the rows; with too many, those on the path and the longest others stay."""
     every = rows(profile)
-    shown = _choose(every)
+    shown = choose(every, _MOST_ROWS)
     label_width = min(max([len(r.label) + 2 * min(r.depth, 12) for r in shown] + [12]), width // 3)
     bar = max(20, width - label_width - 4 - 11)
     wall = max(profile.task.wall_ns, 1)
@@ -87,11 +93,11 @@ def waterfall(profile: TaskProfile, *, width: int) -> Group:
         label = f"{indent}{row.label}"
         if len(label) > label_width:
             label = label[: label_width - 1] + "…"
-        marked = _marked(row, wall)
-        line = Text("● " if marked else "  ", style="bold")
-        line.append(label.ljust(label_width), style=KIND_STYLE[row.kind] if marked else "dim")
+        on = marked(row, wall)
+        line = Text("● " if on else "  ", style="bold")
+        line.append(label.ljust(label_width), style=KIND_STYLE[row.kind] if on else "dim")
         line.append(
-            f"{(row.end_ns - row.start_ns) / size:9.3f}  ", style="default" if marked else "dim"
+            f"{(row.end_ns - row.start_ns) / size:9.3f}  ", style="default" if on else "dim"
         )
         _draw(line, row, wall, bar)
         lines.append(line)
@@ -102,7 +108,7 @@ def waterfall(profile: TaskProfile, *, width: int) -> Group:
     return Group(*lines)
 
 
-def _marked(row: Row, wall: int) -> bool:
+def marked(row: Row, wall: int) -> bool:
     """Whether the path runs through the row; a container's slivers between children do not count."""
     walked = sum(end - begin for begin, end in row.on_path)
     return walked * 100 >= wall if row.container else walked > 0
@@ -126,28 +132,6 @@ def _fill(cells: list[str], start: int, end: int, wall: int, mark: str) -> None:
         cells[cell] = mark
 
 
-def _path_intervals(
-    profile: TaskProfile,
-) -> tuple[dict[int, _Intervals], dict[int, _Intervals]]:
-    """Stretches of the path inside each span: its own pieces, and gaps that it waited in."""
-    graph, task = profile.graph, profile.task
-    pieces: dict[int, _Intervals] = defaultdict(list)
-    gaps: dict[int, _Intervals] = defaultdict(list)
-    for step in profile.path:
-        work = graph.work[step.node]
-        start = graph.start_ns[step.node]
-        if work is None:
-            continue
-        if step.duration_ns:
-            pieces[work].append((start, start + graph.duration_ns[step.node]))
-        if step.lag_ns:
-            opening = task.works[work].span.start_ns - task.start_ns == start
-            owner = task.works[work].parent if opening else work
-            if owner is not None:
-                gaps[owner].append((start - graph.lag_ns[step.node], start))
-    return pieces, gaps
-
-
 def _tree(task: Task) -> list[tuple[int, int]]:
     """Indices and depths in tree order, children by start; a loop, so that any depth fits."""
     children: dict[int | None, list[int]] = defaultdict(list)
@@ -162,8 +146,9 @@ def _tree(task: Task) -> list[tuple[int, int]]:
     return found
 
 
-def _choose(every: list[Row]) -> list[Row]:
-    if len(every) <= _MOST_ROWS:
+def choose(every: list[Row], most: int) -> list[Row]:
+    """At most so many rows, in order: those on the path first, then the longest."""
+    if len(every) <= most:
         return every
     weight = sorted(
         range(len(every)),
@@ -173,4 +158,4 @@ def _choose(every: list[Row]) -> list[Row]:
             i,
         ),
     )
-    return [every[i] for i in sorted(weight[:_MOST_ROWS])]
+    return [every[i] for i in sorted(weight[:most])]

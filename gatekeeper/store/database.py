@@ -20,6 +20,7 @@ from sqlalchemy.exc import (
     NotSupportedError,
     ProgrammingError,
 )
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -86,27 +87,48 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, patience_s: float = _BUSY_S) -> Iterator[Session]:
         """Transaction that commits whole or not at all.
 
         Raises:
-            Unavailable: another process held SQLite's write lock for half a minute.
+            Unavailable: others held the lock that it needs for longer than ``patience_s``: SQLite's
+                one write lock, or on PostgreSQL that of a row or table, where one is asked for.
             Conflict: two requests stored the same key at once.
             InputError: text that a database cannot hold.
         """
         if self.sqlite:
             # Threads of this process queue fairly here instead of polling SQLite's lock.
-            with self._writer, self._connect(write=True) as session, session.begin():
+            with (
+                self._turn(patience_s),
+                self._connect(write=True, patience_s=patience_s) as session,
+                session.begin(),
+            ):
                 yield session
         else:
             with self._connect(write=True) as session, session.begin():
+                if patience_s != _BUSY_S:
+                    session.exec_driver_sql(f"SET LOCAL lock_timeout = {int(patience_s * 1000)}")
                 yield session
 
     @contextmanager
-    def _connect(self, *, write: bool) -> Iterator[Session]:
+    def _turn(self, patience_s: float) -> Iterator[None]:
+        if not self._writer.acquire(timeout=patience_s):
+            raise Unavailable(
+                f"has been busy with other writers for {patience_s:g} s",
+                field="database",
+                remedy="send the request again",
+            )
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    @contextmanager
+    def _connect(self, *, write: bool, patience_s: float = _BUSY_S) -> Iterator[Session]:
         try:
             with self.engine.connect() as connection:
-                yield connection.execution_options(gatekeeper_write=write)
+                options = {"gatekeeper_write": write, "gatekeeper_patience_s": patience_s}
+                yield connection.execution_options(**options)
         except IntegrityError as error:
             raise Conflict(
                 f"was changed by another request at the same time ({_first_line(error)})",
@@ -121,6 +143,12 @@ class Database:
             ) from error
         except (ProgrammingError, NotSupportedError):
             raise  # our own defect, though a kind of DatabaseError
+        except PoolTimeoutError as error:
+            raise Unavailable(
+                "has no connection to spare",
+                field="database",
+                remedy="send the request again",
+            ) from error
         except (DatabaseError, InterfaceError) as error:
             raise Unavailable(
                 f"does not answer ({error.orig})",
@@ -202,5 +230,9 @@ def _on_sqlite_connect(connection: sqlite3.Connection, _record: ConnectionPoolEn
 
 
 def _on_sqlite_begin(connection: Connection) -> None:
-    write = connection.get_execution_options().get("gatekeeper_write", True)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    options = connection.get_execution_options()
+    patience_s = options.get("gatekeeper_patience_s", _BUSY_S)
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if options.get("gatekeeper_write", True) else "BEGIN"
+    )

@@ -34,6 +34,7 @@ __all__ = [
     "gate_result",
     "governing_results",
     "latest_rates",
+    "newest_result",
     "outcomes",
     "rounds",
 ]
@@ -144,6 +145,33 @@ def governing_results(
     for row in session.execute(query).mappings():
         governing.setdefault(row["gate"], GateRecord(**row))
     return governing
+
+
+def newest_result(
+    session: Session,
+    *,
+    route: str,
+    gate: str,
+    artifact: str,
+    policy: str,
+    outcomes: Sequence[str],
+) -> GateRecord | None:
+    """Newest result of a gate with one of these outcomes; None where there is none."""
+    table = schema.gate_result
+    query = (
+        select(table)
+        .where(
+            table.c.route == route,
+            table.c.gate == gate,
+            table.c.artifact == artifact,
+            table.c.policy == policy,
+            table.c.outcome.in_(list(outcomes)),
+        )
+        .order_by(table.c.finished_at.desc(), table.c.run.desc())
+        .limit(1)
+    )
+    row = session.execute(query).mappings().one_or_none()
+    return None if row is None else GateRecord(**row)
 
 
 def latest_rates(session: Session, artifact: str) -> dict[str, Any] | None:

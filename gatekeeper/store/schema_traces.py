@@ -60,6 +60,8 @@ task = Table(
     Column("wall_s", Double),
     Column("started_at", Double),
     Column("document", Json),
+    # Set once retention has removed its spans: from then on its figures are never computed anew.
+    Column("spans_removed_at", Double),
     CheckConstraint("state IN ('open','complete')", name="known_state"),
     Index(None, "state", "due_at"),
     Index(None, "state", "routing"),

@@ -51,7 +51,8 @@ class TaskRecord:
     """One task; what is not computed yet is None.
 
     ``state`` is ``open`` while spans may still come. ``session`` is the cluster to which the task
-    belongs. ``document`` is its row of ``profile --json``.
+    belongs. ``document`` is its row of ``profile --json``. ``spans_removed_at``: its figures
+    outlive its spans, and are final.
     """
 
     id: str
@@ -69,6 +70,7 @@ class TaskRecord:
     started_at: float | None
     updated_at: float
     document: Mapping[str, Any] | None
+    spans_removed_at: float | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Unsettled:
     routing: str | None
     state: str
     touched_at: float
+    spans_removed_at: float | None
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,7 @@ def touch(
             "due_at": statement.excluded.due_at,
             "updated_at": statement.excluded.updated_at,
         },
+        where=table.c.spans_removed_at.is_(None),
     )
     session.execute(statement, rows)
 

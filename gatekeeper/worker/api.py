@@ -21,11 +21,13 @@ from gatekeeper.errors import (
     Unauthorized,
     Unavailable,
 )
-from gatekeeper.worker.evidence import digest
+from gatekeeper.worker.evidence import decode, digest
 from gatekeeper.worker.run import ClaimedRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pandas as pd
 
     from gatekeeper.core.verdicts import GateResult
     from gatekeeper.protocols import EngineInfo, PairInfo
@@ -111,6 +113,16 @@ class WorkerApi:
             raise InputError("differs after upload", field=table, value=answer["sha256"])
         return own
 
+    def earlier(self, run_id: str, table: str, sha256: str) -> pd.DataFrame:
+        """Fetch an evidence table of another run.
+
+        Raises:
+            NotFound: the run has no such table.
+            EvidenceError: it is not what was recorded.
+        """
+        response = self._send("GET", f"/v1/gate-runs/{run_id}/evidence/{table}")
+        return decode(response.content, name=f"run {run_id}, {table}", sha256=sha256)
+
     def finish(
         self,
         run: ClaimedRun,
@@ -118,8 +130,8 @@ class WorkerApi:
         evidence: Mapping[str, str],
         info: EngineInfo | PairInfo | None,
         acceptance: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Hand in the verdict.
+    ) -> str | None:
+        """Hand in the verdict; return why the run went back to the queue instead, None where it ended.
 
         Raises:
             FencedOut: the lease went to another worker.
@@ -131,7 +143,8 @@ class WorkerApi:
             "info": None if info is None else asdict(info),
             "acceptance": [dict(counts) for counts in acceptance],
         }
-        self._send("POST", f"/v1/runs/{run.id}/finish", fenced=True, json=body)
+        ended = self._send("POST", f"/v1/runs/{run.id}/finish", fenced=True, json=body).json()
+        return str(ended["error"]) if ended.get("state") == "pending" else None
 
     def fail(self, run: ClaimedRun, error: str, *, retry: bool) -> None:
         """Report that the run could not be measured.

@@ -10,10 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gatekeeper.errors import EvidenceError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["digest", "encode", "round_trip"]
+__all__ = ["decode", "digest", "encode", "round_trip"]
 
 
 def encode(table: pd.DataFrame) -> bytes:
@@ -23,6 +25,27 @@ def encode(table: pd.DataFrame) -> bytes:
         pa.Table.from_pandas(table, preserve_index=False), sink, compression="zstd", version="2.6"
     )
     return sink.getvalue()
+
+
+def decode(data: bytes, *, name: str, sha256: str) -> pd.DataFrame:
+    """Read a table that an earlier run stored.
+
+    Raises:
+        EvidenceError: the bytes have another digest than recorded, or are no Parquet.
+    """
+    if digest(data) != sha256:
+        raise EvidenceError(
+            f"has the digest {digest(data)}",
+            field=name,
+            value=sha256,
+            remedy="restore the evidence of the earlier run from a backup",
+        )
+    try:
+        return pd.read_parquet(io.BytesIO(data))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise EvidenceError(
+            f"cannot be read ({error})", field=name, value=sha256, remedy="restore it from a backup"
+        ) from error
 
 
 def digest(data: bytes) -> str:

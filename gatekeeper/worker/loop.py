@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    import pandas as pd
+
     from gatekeeper.protocols import Engine, EngineInfo, EngineProvider, PairInfo, ServerPair
     from gatekeeper.worker.api import WorkerApi
+    from gatekeeper.worker.equivalence_run import Fetch
     from gatekeeper.worker.progress import Progress
     from gatekeeper.worker.run import ClaimedRun
 
@@ -146,7 +149,7 @@ class Worker:
                 engine = self._engines.open(run)
                 tracker.report("load", 1, 1, run.engine_name)
                 measured = self._measure(run, engine, tracker, lease)
-                self._hand_in(run, lease, measured, engine.info)
+                again = self._hand_in(run, lease, measured, engine.info)
             except FencedOut:
                 raise
             except GatekeeperError as error:
@@ -155,20 +158,30 @@ class Worker:
             except _ENGINE_ERRORS as error:
                 message = f"engine {run.engine_name}: {type(error).__name__}: {error}"
                 return self._give_up(run, lease, message, retry=isinstance(error, OSError))
-        self._say(f"{said}: {measured.result.outcome}")
+        self._say(f"{said}: {again or measured.result.outcome}")
         return True
 
     def _measure(
         self, run: ClaimedRun, engine: Engine | ServerPair, tracker: Tracker, lease: Lease
     ) -> Measured:
         try:
-            return measure(run, engine, tracker, lambda: lease.cancelled, self._clock)
+            return measure(
+                run, engine, tracker, lambda: lease.cancelled, self._clock, fetch=self._fetch(lease)
+            )
         except Cancelled:
             return Measured(GateResult(run.gate, Outcome.CANCELLED, ()), {})
 
+    def _fetch(self, lease: Lease) -> Fetch:
+        def fetch(run: str, table: str, sha256: str) -> pd.DataFrame:
+            got: pd.DataFrame = self._insist(lease, partial(self._api.earlier, run, table, sha256))
+            return got
+
+        return fetch
+
     def _hand_in(
         self, run: ClaimedRun, lease: Lease, measured: Measured, info: EngineInfo | PairInfo
-    ) -> None:
+    ) -> str | None:
+        """Upload and finish; why the run goes back to the queue, None where its verdict stands."""
         if measured.rates is not None:
             # the server estimates the minutes of the next plan from these
             info = replace(info, details={**info.details, "rates": asdict(measured.rates)})
@@ -176,10 +189,11 @@ class Worker:
         for name, data in measured.files.items():
             evidence[name] = self._insist(lease, partial(self._api.upload, run, name, data))
         lease.begin_last_write()
-        self._insist(
+        again: str | None = self._insist(
             lease,
             lambda: self._api.finish(run, measured.result, evidence, info, measured.acceptance),
         )
+        return again
 
     def _give_up(self, run: ClaimedRun, lease: Lease, error: str, *, retry: bool) -> bool:
         # an engine that raised may hold a broken state; the next run gets a fresh one
@@ -190,7 +204,7 @@ class Worker:
         return False
 
     def _insist(self, lease: Lease, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever ``call`` gives
-        """Repeat a write while the server is away and the lease is ours."""
+        """Repeat a request while the server is away and the lease is ours."""
         for attempt in range(_TRIES):
             if attempt:
                 self._sleep(2.0**attempt / 4)

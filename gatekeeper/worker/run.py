@@ -48,6 +48,26 @@ class ClaimedRun:
         return str(self.artifact["engine"].get("device", "cpu"))
 
     @property
+    def continues(self) -> tuple[str, Mapping[str, str]] | None:
+        """Id of the inconclusive run that this one goes on from, and the sha256 of its tables.
+
+        Raises:
+            InputError: the server's words for it are not understood.
+        """
+        named = self.parameters.get("continues")
+        if named is None:
+            return None
+        try:
+            return str(named["run"]), {str(k): str(v) for k, v in named["evidence"].items()}
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                "is not a run and its evidence",
+                field="parameters.continues",
+                value=named,
+                remedy="run a worker of the same release as the server",
+            ) from error
+
+    @property
     def max_batch(self) -> int:
         """Slots the engine needs for every gate of the policy, so that one engine serves all."""
         policy = self.policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gatekeeper import workloads
@@ -10,7 +11,7 @@ from gatekeeper.core.decoding import TokenPrompt
 from gatekeeper.errors import InputError
 from gatekeeper.gates import equivalence, outcome, serving
 from gatekeeper.protocols import ServerPair
-from gatekeeper.worker.equivalence_run import run_equivalence
+from gatekeeper.worker.equivalence_run import begin, run_equivalence
 from gatekeeper.worker.measured import Cancelled
 from gatekeeper.worker.outcome_run import run_outcome
 from gatekeeper.worker.servers_run import run_on_servers
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gatekeeper.protocols import Engine
+    from gatekeeper.worker.equivalence_run import Fetch
     from gatekeeper.worker.measured import Measured
     from gatekeeper.worker.progress import Tracker
     from gatekeeper.worker.run import ClaimedRun
@@ -41,17 +43,19 @@ def measure(
     *,
     prompts: Sequence[TokenPrompt] | None = None,
     tasks: Sequence[Task] | None = None,
+    fetch: Fetch | None = None,
 ) -> Measured:
     """Plan, run and judge the gate that a run asks for.
 
     ``prompts`` default to the shipped suite of the run's slice, in the target's own tokens,
     ``tasks`` of the outcome gate to the shipped task suite. The seed is the policy's unless the
     run's parameters name another: a repeated run draws the same requests, so repeating is no
-    lottery.
+    lottery. One that follows an inconclusive run goes on with its evidence, which ``fetch`` gets.
 
     Raises:
         Cancelled: someone cancelled the run.
         InputError: a gate that workers cannot measure, or an unknown slice.
+        EvidenceError: the run to continue has no sound evidence.
     """
     if run.gate not in GATES:
         raise InputError(
@@ -75,7 +79,8 @@ def measure(
     seed = int(run.parameters.get("seed", policy.equivalence.seed))
     end_tokens = engine.info.end_tokens
     if run.gate == "equivalence":
-        exactness = equivalence.plan(
+        make = partial(
+            equivalence.plan,
             policy,
             run.artifact,
             prompts=prompts,
@@ -83,7 +88,8 @@ def measure(
             end_tokens=end_tokens,
             seed=seed,
         )
-        return run_equivalence(exactness, engine, tracker, cancelled, clock)
+        accumulator = begin(lambda before: make(before=before), engine.info, run.continues, fetch)
+        return run_equivalence(accumulator, engine, tracker, cancelled, clock)
     budget = policy.serving if run.slo is None else replace(policy.serving, slo=run.slo)
     blocks = serving.plan(
         policy,

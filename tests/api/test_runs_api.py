@@ -57,7 +57,11 @@ def result(gate: str = "serving", outcome: str = "PASS", **changes: Any) -> dict
 
 def run_gate(api: Api, gate: str, **changes: Any) -> Any:
     """Submit, claim, upload and finish one run; return the answer to finish."""
-    run_id = api.submit(gate)
+    return end_gate(api, api.submit(gate), gate, **changes)
+
+
+def end_gate(api: Api, run_id: str, gate: str, **changes: Any) -> Any:
+    """Claim, upload and finish a run that was submitted."""
     run = api.claim(run_id=run_id).json()["run"]
     uploaded = api.upload(run, "rounds", api.parquet(ROUNDS))
     assert uploaded.status_code == 201, uploaded.text
@@ -95,13 +99,18 @@ def test_from_queue_to_enable(routed: Api) -> None:
 
 
 def test_a_fail_stands_however_often_the_gate_is_repeated(routed: Api) -> None:
-    assert run_gate(routed, "equivalence", outcome="FAIL").is_success
-    assert run_gate(routed, "equivalence").is_success
+    queued = routed.submit("equivalence")
+    assert end_gate(routed, routed.submit("equivalence"), "equivalence", outcome="FAIL").is_success
+    assert end_gate(routed, queued, "equivalence").is_success  # it was in the queue already
     assert run_gate(routed, "serving").is_success
     assert routed.decision()["reason"] == "equivalence_failed"
+    body = {"route": "prose", "gate": "equivalence"}
+    refused = problem(routed.operator.post("/v1/gate-runs", json=body), 409, "gate")
+    assert "has failed in run" in refused["detail"]
     digest = routed.register(gamma=3)
     routed.operator.put("/v1/artifacts/aliases/current", json={"digest": digest})
     assert routed.decision()["reason"] == "insufficient_evidence"
+    assert routed.submit("equivalence")
 
 
 def test_a_false_claim_stores_nothing(routed: Api) -> None:

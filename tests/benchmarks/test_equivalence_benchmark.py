@@ -90,6 +90,19 @@ def test_the_page_shows_every_figure_it_has(bench: Any, tmp_path: Path) -> None:
         "one-hot-exact": {"runs": 200, "failed": 0},
         "stopping": {"false_pass_continued": 0.01, "false_pass_restarted": 0.1, "bound": 0.05},
     }
+    runs = [{"outcome": "FAIL", "tokens": 1234, "acceptance": 0.7}]
+    runs += [{"outcome": "PASS", "tokens": 5000, "acceptance": None}]
+    parts["real-bonus"] = {"real_fault": "bonus_from_q", "limit": 5000, "runs_of_seeds": runs}
+    parts["gate-cost"] = {"ms_per_token": {"generation": 20.0, "bank": 1.5}, "ratio": 1.25}
+    one_format = {
+        "other": "bfloat16",
+        "base": "float32",
+        "bitwise": False,
+        "sigma": 0.02,
+        "tau": 0.2,
+    }
+    one_format |= {"differing": 1, "ties": 3, "faults": 0, "largest": 0.05}
+    parts["formats"] = {"formats": [one_format]}
     document = {"commit": "0" * 40, "summary": bench.summary(list(parts.values())), "parts": parts}
     (tmp_path / "detection.json").write_text(json.dumps(document))
     text = page.write(tmp_path).read_text()
@@ -98,6 +111,15 @@ def test_the_page_shows_every_figure_it_has(bench: Any, tmp_path: Path) -> None:
     assert "one hot exact: 0 FAIL in 200 runs" in text
     assert "0.010 pass where the sequence goes on" in text
     assert document["summary"]["promise_broken"] == []
+    assert "bonus from q: FAIL in 1 of 2 seeds, after 1,234, 5,000 sampled tokens" in text
+    assert "acceptance 0.70, unknown" in text
+    assert "ms of CPU time a token: generation 20.00, bank 1.50; in all 1.25 times" in text
+    assert "| bfloat16 | float32 | others | 0.02 | 0.2 | 1 | 3 | 0 | 0.05 |" in text
+    for name in ("real-bonus", "gate-cost", "formats"):
+        del parts[name]
+    document["parts"] = parts
+    (tmp_path / "detection.json").write_text(json.dumps(document))
+    assert page.write(tmp_path).read_text().count("Not run.") == 2
 
 
 def test_every_fault_and_control_has_its_part(bench: Any) -> None:
@@ -106,3 +128,5 @@ def test_every_fault_and_control_has_its_part(bench: Any) -> None:
     assert sorted(name for names in faults for name in names) == sorted(FAULTS)
     controls = {name.replace(" ", "-") for name in CONTROLS if name != "exact"}
     assert controls < parts.keys()
+    assert {"gate-cost", "formats", "real-exact"} < parts.keys()
+    assert sum(name.startswith("real-") for name in parts) == 7

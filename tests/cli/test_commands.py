@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -235,3 +236,35 @@ def test_db_upgrade_and_restored(gatekeeper: Run, tmp_path: Path) -> None:
     one = gatekeeper("db", "restored", "--home", home, "--json").json
     two = gatekeeper("db", "restored", "--home", home, "--json").json
     assert two["epoch"] > one["epoch"]
+
+
+def test_serve_refuses_an_ingest_document_before_it_writes_anything(
+    gatekeeper: Run, tmp_path: Path
+) -> None:
+    home, file = tmp_path / "home", tmp_path / "ingest.yaml"
+    file.write_text("limits: {requets: 3}")
+    for refused in (
+        gatekeeper("serve", "--home", home, "--port", 0, "--ingest", file),
+        gatekeeper("serve", "--home", home, "--port", 0, INGEST=file),
+    ):
+        assert refused.status == 2
+        assert "limits.requets" in refused.err
+    missing = gatekeeper("serve", "--home", home, "--ingest", tmp_path / "none.yaml")
+    assert (missing.status, "GATEKEEPER_INGEST" in missing.err) == (2, True)
+    assert not home.exists()
+
+
+def test_db_prune_says_what_it_removed_and_refuses_what_is_no_age(
+    gatekeeper: Run, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    gatekeeper("db", "upgrade", "--home", home)
+    done = gatekeeper("db", "prune", "--spans-older-than", "30d", "--home", home, "--json").json
+    assert (done["tasks"], done["spans"]) == (0, 0)
+    assert 29.9 * 86_400 < time.time() - done["before"] < 30.1 * 86_400
+    shown = gatekeeper("db", "prune", "--spans-older-than", "12h", "--home", home)
+    assert "removed 0 spans of 0 tasks" in shown.out
+    for age in ("30", "d", "-1d", "1w", ""):
+        refused = gatekeeper("db", "prune", "--spans-older-than", age, "--home", home)
+        assert refused.status == 2
+        assert "30d" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,10 @@ def test_a_run_is_explained_on_the_terminal_as_page_as_markdown_and_as_json(
     assert "†" not in text
     assert f"<code>/v1/gate-runs/{run}</code>" in text
     assert notes.read_text(encoding="utf-8").startswith("# prose: Passed: no difference")
+    shown = reader("gate", "show", run).out
+    assert re.search(
+        r"cost, ms a token: generation \S+, scoring \S+, q at the bonus \S+, bank", shown
+    )
     document = reader("gate", "explain", run, "--json").json
     assert document["headline"].startswith("Passed")
     assert document["run"]["id"] == run
@@ -105,3 +110,6 @@ def test_a_failed_run_shows_the_token_that_was_written(
     assert len(numbers) > 30
     for claim in numbers:
         assert verified[claim["id"]]["recomputed"] == pytest.approx(claim["value"], rel=1e-9)
+    again = run("gate", "run", ROUTE, "equivalence")
+    assert again.status == 2
+    assert f"has failed in run {queued}: that stands for this artifact and policy" in again.err

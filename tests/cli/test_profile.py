@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,10 @@ def test_json_is_the_documented_document() -> None:
         "completeness",
         "repairs",
         "model_calls",
+        "what_if",
+        "without_human_wait",
     ]
+    assert document["excluded"] == {}
     assert list(task["segments_s"]) == list(task["critical_path_s"]) == KINDS
     assert task["wall_s"] == 5.0
     assert task["critical_path_s"]["decode"] == 1.2
@@ -72,6 +76,105 @@ def test_speedup_is_an_option() -> None:
     )
 
 
+def saved(*arguments: Any) -> float:
+    found: float = json.loads(run(*arguments, "--json").stdout)["tasks"][0]["saving_s"]["value"]
+    return found
+
+
+def test_any_work_can_become_faster_by_kind_and_by_name() -> None:
+    assert saved(ESSAY, "--speedup", "decode=2") == saved(ESSAY) == 0.6
+    assert saved(ESSAY, "--speedup", "tool:lookup_order=2") == 1.0
+    assert saved(ESSAY, "--speedup", "prefill=0.5") == -0.4
+    many = ("--speedup", "decode=2", "--speedup", "tool:look*=2", "--speedup", "prefill=0.5")
+    assert saved(ESSAY, *many) == pytest.approx(1.2)
+    shown = run(ESSAY, *many).stdout
+    assert "what gets faster" in shown
+    assert "tool:look*" in shown
+    assert "what gets faster" not in run(ESSAY).stdout
+    options = ("--speedup", "tool=2", "--decode-speedup", "2")
+    assert saved(ESSAY, *options) == pytest.approx(1.6)
+
+
+def test_a_route_takes_its_calls_by_attribute_or_by_rules(tmp_path: Path) -> None:
+    rules = tmp_path / "chat.yaml"
+    rules.write_text("slice: chat\nrules:\n  - {service: model-*}\n")
+    never = tmp_path / "never.yaml"
+    never.write_text("rules:\n  - {model: nothing}\n")
+    assert saved(ESSAY, "--route", "order-desk/answer") == 0.6
+    assert saved(ESSAY, "--route", "chat", "--route-file", rules) == 0.6
+    assert "on route chat" in run(ESSAY, "--route", "chat", "--route-file", rules).stdout
+    result = run(ESSAY, "--route", "chat", "--route-file", never)
+    assert result.exit_code == 2
+    assert "route=chat: no model call of these files belongs to it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--speedup", "fast"], ["speedup=fast", "names no work", "decode=2"]),
+        (["--speedup", "tools=2"], ["speedup=tools", "use one of queue, prefill, decode, tool"]),
+        (["--speedup", "tool=0"], ["speedup=0", "must be above 0"]),
+        (["--speedup", "tool=1e99"], ["tool=1e99", "out of range", "1.5"]),
+        (["--speedup", "tool:serch=2"], ["speedup=tool:serch", "use tool:", "tool:lookup_order"]),
+        (["--speedup", "human_wait:x=2"], ["human_wait:x", "there is no human_wait in them"]),
+        (["--speedup", "decode=2", "--decode-speedup", "3"], ["decode", "given twice"]),
+        (["--speedup", "tool=2", "--route", "r"], ["speedup=tool", "leave --route out"]),
+        (["--route", "nobody"], ["route=nobody", "--route-file"]),
+        (["--route-file", "x"], ["--route-file needs --route"]),
+        (["--route", "r", "--route-file", "absent"], ["file=absent", "no such file"]),
+        (["--json", "--csv"], ["exclude each other"]),
+        (["--html", "/nowhere/x.html"], ["file=/nowhere/x.html", "can be written"]),
+    ],
+)
+def test_wrong_input_is_one_line_with_value_and_remedy(
+    options: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["profile", str(ESSAY), *options])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for part in said:
+        assert part in line
+
+
+def test_several_files_make_one_task_in_any_order(tmp_path: Path) -> None:
+    document = json.loads(ESSAY.read_text())
+    files = []
+    for i, resource in enumerate(document["resourceSpans"]):
+        files.append(tmp_path / f"part-{i}.json")
+        files[-1].write_text(json.dumps({"resourceSpans": [resource]}))
+    assert len(files) == 2
+    (whole,) = json.loads(run(ESSAY, "--json").stdout)["tasks"]
+    for order in (files, files[::-1], [*files, files[0]]):
+        (task,) = json.loads(run(*order, "--json").stdout)["tasks"]
+        assert task["file"] == " + ".join(dict.fromkeys(map(str, order)))
+        assert {**task, "file": ""} == {**whole, "file": ""}
+    assert "orphan" in run(files[1]).stdout
+
+
+def test_csv_is_one_line_for_each_segment() -> None:
+    lines = run(ESSAY, "--csv").stdout.splitlines()
+    assert lines[0].startswith("file,task,span,part,kind,name,start_s,end_s,on_path")
+    assert [line.split(",")[4] for line in lines[1:]] == [
+        "queue",
+        "prefill",
+        "decode",
+        "tool",
+        "verification",
+    ]
+    assert sum(float(line.split(",")[9]) for line in lines[1:]) == pytest.approx(5.0)
+
+
+def test_html_is_written_beside_what_is_printed(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = run(ESSAY, "--html", page)
+    assert result.stdout == f"written: {page}\n"
+    assert "Saves 12.0 %" not in result.stdout
+    assert "Saves 12.0 %" in re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
+    both = run(ESSAY, "--html", page, "--json")
+    assert json.loads(both.stdout)["tasks"][0]["wall_s"] == 5.0
+
+
 @pytest.mark.parametrize("bad", ["0", "-2", "fast", "inf", "1e999", "1e-999999999", "1" * 50])
 def test_impossible_speedup_is_a_usage_error(bad: Any) -> None:
     result = run(ESSAY, "--decode-speedup", bad)
@@ -88,7 +191,7 @@ def test_refused_files_say_why_and_do_not_stop_the_others(tmp_path: Path) -> Non
     document = json.loads(result.stdout)
     assert len(document["tasks"]) == 1
     reasons = {one["file"]: one["reason"] for one in document["refused"]}
-    assert "neither JSON" in reasons[str(table)]
+    assert "no time to attribute" in reasons[str(table)]
     assert f"file={absent}: no such file" in reasons[str(absent)]
     assert "directory" in reasons[str(tmp_path)]
 

@@ -104,3 +104,13 @@ def test_a_speed_up_needs_an_ordered_interval(ends: tuple[float, float, float]) 
 def test_a_speed_up_needs_a_concurrency() -> None:
     with pytest.raises(InputError):
         Speedup(0, 1, 2, 3)
+
+
+def test_phases_that_a_server_writes_as_spans_below_are_the_calls() -> None:
+    task = trace(
+        span("root", 0, 10 * S),
+        span("llm", 0, 10 * S, parent="root", kind="model", **at(2)),
+        span("p", 0, 2 * S, parent="llm", kind="prefill"),
+        span("d", 2 * S, 10 * S, parent="llm", kind="decode"),
+    )
+    assert predict_saving(task, [Speedup(2, 2.0, 2.0, 2.0)]).value_ns == 4 * S

@@ -232,7 +232,7 @@ def test_rate_comes_from_calls_to_the_same_model_that_show_their_first_token() -
     shown = call(
         **{"ttft_ms": 0, "gen_ai.usage.output_tokens": 100, "gen_ai.request.model": "small"}
     )
-    (rate,) = token_rates([trace(shown)]).values()
+    (rate,) = token_rates([trace(shown)]).fitted.values()
     assert rate.typical_ns == 10**7
     assert rate.low_ns == Fraction(61, 100) * 10**7
     hidden = trace(

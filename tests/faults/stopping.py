@@ -1,4 +1,4 @@
-"""An artifact just outside its tolerance, watched at will and run again until it passes."""
+"""Watched at will and run again: an artifact just outside its tolerance, and an exact one."""
 
 from __future__ import annotations
 
@@ -39,6 +39,39 @@ def false_passes(
     hits = rng.binomial(CHECKED_EVERY, mean + tolerance, (runs, reruns, checks))
     continued = _passed(hits.reshape(runs, 1, -1), mean, declared)
     return FalsePasses(float(continued.mean()), float(_passed(hits, mean, declared).mean()))
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """Shares of exact artifacts that ever alarmed: one process over all runs, or a new one each time."""
+
+    continued: float
+    restarted: float
+
+
+def false_alarms(
+    rng: np.random.Generator,
+    *,
+    runs: int,
+    reruns: int,
+    alpha: float,
+    mean: float = 0.3,
+    suspected: float = 0.4,
+    budget: int = 640,
+) -> FalseAlarms:
+    """Exact tokens: one event comes as often as the target says (``mean``).
+
+    The e-process is the likelihood ratio of an event ``suspected`` to come more often, of all tests
+    the one that comes closest to its bound; each run spends ``budget`` tokens.
+    """
+    checks = budget // CHECKED_EVERY
+    hits = rng.binomial(CHECKED_EVERY, mean, (runs, reruns, checks))
+    log_f = hits * np.log(suspected / mean)
+    log_f += (CHECKED_EVERY - hits) * np.log((1 - suspected) / (1 - mean))
+    continued = np.cumsum(log_f.reshape(runs, -1), axis=1).max(axis=1)
+    restarted = np.cumsum(log_f, axis=2).max(axis=(1, 2))
+    limit = np.log(1 / alpha)
+    return FalseAlarms(float((continued >= limit).mean()), float((restarted >= limit).mean()))
 
 
 def _passed(hits: np.ndarray, mean: float, declared: Sequences) -> np.ndarray:

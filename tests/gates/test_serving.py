@@ -19,6 +19,7 @@ from gatekeeper.core.stats.serving_rounds import counts
 from gatekeeper.core.verdicts import Outcome, from_json, to_json
 from gatekeeper.errors import InputError
 from gatekeeper.gates import serving
+from gatekeeper.gates.serving_region import Region
 from gatekeeper.testing import Costs, FakeEngine, VirtualClock
 from gatekeeper.worker.progress import Tracker
 from gatekeeper.worker.serving_run import run_serving
@@ -462,3 +463,12 @@ def test_sampled_requests_cycle_through_the_settings_of_the_route() -> None:
     labels = [label["sampling"] for label in plan.trials[0].labels]
     assert labels == ["greedy", "T=1"] * 3
     assert math.isclose(plan.trials[0].requests[1].sampling.temperature, 1.0)
+
+
+def test_a_level_that_fails_is_named_beside_what_another_still_needs() -> None:
+    regions = [
+        Region(1, 2, Outcome.INCONCLUSIVE, (), {}, "", 37),
+        Region(2, 2, Outcome.FAIL, (), {}, "", None),
+    ]
+    wanted = serving._still_needed(policy().serving, regions)
+    assert wanted == "about 37 block pairs at concurrency 1, 5 were run; at concurrency 2 it fails"

@@ -25,11 +25,12 @@ from gatekeeper.core.stats.power import REFERENCE
 from gatekeeper.core.stats.tolerance import FEATURES
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
 from gatekeeper.errors import InputError
-from gatekeeper.gates import servers_equivalence
+from gatekeeper.gates import equivalence_context, servers_equivalence
 from gatekeeper.gates.servers_missing import missing
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.plain_verdict import collect, lay_out
 from gatekeeper.reports.plain_words import (
+    FACTS,
     KNOWN_FAULTS,
     UNSEEN,
     chance,
@@ -53,16 +54,17 @@ from gatekeeper.reports.route_report_figures import (
 from gatekeeper.reports.route_report_gates import gate_groups
 from gatekeeper.reports.route_terminal import render_terminal
 from gatekeeper.testing import FakeEngine
-from gatekeeper.worker.evidence import digest
+from gatekeeper.worker.evidence import decode, digest
 from gatekeeper.worker.progress import Tracker
 from gatekeeper.worker.run import ClaimedRun
 from gatekeeper.worker.runner import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gatekeeper.reports.route_report_figures import Block, Line, Piece, Report
     from gatekeeper.testing import Fault
+    from gatekeeper.worker.measured import Measured
 
 TERMS = re.compile(
     r"e-process|alpha|strat(um|a)\b|p-value|null hypothesis|logit|log-|likelihood|posterior|"
@@ -70,7 +72,7 @@ TERMS = re.compile(
     re.IGNORECASE,
 )
 KNOWN_NUMBERS = re.compile(
-    r"temperature \d(\.\d+)?|run-1|\d{4}-\d\d-\d\d \d\d:\d\d UTC|“[^”]*”|http://\S+|<\d+>"
+    r"temperature \d(\.\d+)?|run-[01]|\d{4}-\d\d-\d\d \d\d:\d\d UTC|“[^”]*”|http://\S+|<\d+>"
 )
 
 
@@ -93,11 +95,32 @@ def explained(
     most: int = 300,
     tolerance: float = 0.4,
     agreement: float = 0.2,
+    after: str | None = None,
 ) -> dict[str, Any]:
     """The document of a real run on the fake engine; without ``greedy`` its fault is a sampler's alone."""
     artifact = reference_artifact()
     artifact["acceptance"]["contract"] = contract
     rules = policy(least, most, tolerance)
+    engine = (FakeEngine if greedy else SampledFault)(agreement=agreement, fault=fault)
+    measured = measured_on(engine, artifact, rules)
+    if after is not None:
+        rule = "deficit" if after == "the same" else "bitwise"
+        again = FakeEngine(agreement=agreement, identity_rule=rule)
+        measured = measured_on(again, artifact, rules, measured.files)
+    tables = [{"table": n, "sha256": digest(data)} for n, data in measured.files.items()]
+    return document(artifact, rules, measured.result, tables)
+
+
+def measured_on(
+    engine: FakeEngine,
+    artifact: dict[str, Any],
+    rules: dict[str, Any],
+    before: Mapping[str, bytes] | None = None,
+) -> Measured:
+    """A run on an engine; it goes on from the tables of a run before, where there is one."""
+    continues = None
+    if before is not None:
+        continues = {"run": "run-0", "evidence": {n: digest(data) for n, data in before.items()}}
     run = ClaimedRun(
         id="run-1",
         gate="equivalence",
@@ -106,18 +129,22 @@ def explained(
         artifact_digest="a" * 64,
         artifact=artifact,
         policy=Policy.from_dict(rules),
-        parameters={},
+        parameters={} if continues is None else {"continues": continues},
         attempt=1,
         fence=1,
         cancel_requested=False,
         sampling=(GREEDY, SamplingSettings(temperature=1.0)),
         slo=None,
     )
-    engine = (FakeEngine if greedy else SampledFault)(agreement=agreement, fault=fault)
     clock = time.monotonic
-    measured = measure(run, engine, Tracker(clock), lambda: False, clock)
-    tables = [{"table": n, "sha256": digest(data)} for n, data in measured.files.items()]
-    return document(artifact, rules, measured.result, tables)
+    return measure(
+        run,
+        engine,
+        Tracker(clock),
+        lambda: False,
+        clock,
+        fetch=lambda _, name, sha256: decode((before or {})[name], name=name, sha256=sha256),
+    )
 
 
 class SampledFault(FakeEngine):
@@ -233,6 +260,8 @@ CASES = {
     "fail": FAILS,
     "strict fail": STRICT,
     "open": OPEN,
+    "gone on": {**OPEN, "after": "the same"},
+    "begun anew": {**OPEN, "after": "another"},
     "approximate pass": {**LOOSE, **FAILS, "agreement": 0.6, "tolerance": 0.7},
     "approximate fail": {**LOOSE, **STRICT, "tolerance": 0.05},
 }
@@ -361,13 +390,49 @@ def test_an_open_run_says_how_much_more_it_takes() -> None:
     assert needed > 100
     said = words(document)
     assert f"It takes about {forms.count(needed)} more tokens to say." in said
-    assert "now 300 for each setting" in said
+    assert "up to 300 more tokens for each setting are drawn, none twice" in said
     document["run"]["result"]["summary"]["tokens_needed"] = None
     said = words(document)
     assert "How many more tokens it takes is unknown." in said
     assert (
         "Tokens alone may not settle it. What is open: how often kinds of tokens come up." in said
     )
+
+
+def test_every_fact_of_a_test_has_its_plain_words() -> None:
+    assert tuple(FACTS) == equivalence_context.FACTS
+
+
+def test_a_run_that_goes_on_says_from_where_and_one_that_does_not_says_why() -> None:
+    document = case("gone on")
+    summary = document["run"]["result"]["summary"]
+    before = summary["continues"][0]["tokens"]
+    assert summary["tokens"] > before >= 300
+    said = words(document)
+    assert f"{forms.count(before)} of the tokens drawn at random were there before (run-0)" in said
+    anew = words(case("begun anew"))
+    assert "The undecided run before (run-0) does not count here: it differed in the way" in anew
+    goes_on = f"run-0, with {forms.count(before)} sampled tokens"
+    assert reported("gone on")["Goes on from"] == goes_on
+    assert reported("begun anew")["Goes on from"].startswith("nothing: run-0 was another test (")
+    assert "Goes on from" not in reported("pass")
+
+
+def test_the_report_says_what_each_part_of_the_gate_took() -> None:
+    cost = case("pass")["run"]["result"]["summary"]["cost"]
+    assert list(cost) == ["generation", "scoring", "q_at_the_bonus", "bank"]
+    shown = [f"{n.replace('_', ' ')} {forms.plain(c['ms_per_token'])}" for n, c in cost.items()]
+    assert reported("pass")["Cost"] == f"{', '.join(shown)} ms a token, by the clock"
+
+
+def reported(name: str) -> dict[str, str]:
+    """The facts of the run in the report of its route."""
+    run = case(name)["run"]
+    entry = {**run, "run": run["id"], "outcome": run["result"]["outcome"], "expires_at": None}
+    report = {"route": "prose", "decision": {"gates": []}, "gates": {"equivalence": entry}}
+    (group,) = (g for g in gate_groups(report, Ledger.of([])) if isinstance(g, Group))
+    (facts,) = (b for b in group.blocks if isinstance(b, Facts))
+    return {title: "".join(map(piece_text, content)) for title, content in facts.rows}
 
 
 def test_what_it_would_have_found_is_said_only_where_it_was_declared() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import func, select
 
+from gatekeeper.errors import InputError
 from gatekeeper.store import schema_traces, spans
 from gatekeeper.store.spans import SpanRow
 
@@ -45,6 +46,42 @@ def test_many_rows_in_one_request(db: Database) -> None:
         again = spans.insert(session, [*many, row(3000)])
     assert again.new == (row(3000),)
     assert again.conflicts == ()
+
+
+def test_ids_and_documents_come_back_as_they_were(db: Database) -> None:
+    odd = SpanRow(
+        "a\\b c", 'é"\\N', "a\\b c", "0" * 64, r'{"x":"\\ \u0000 \ud800 \n \t","y":"\\."}'
+    )
+    with db.write() as session:
+        assert spans.insert(session, [odd, row(1)]).new == (odd, row(1))
+    with db.write() as session:
+        assert spans.insert(session, [odd, odd]) == spans.Stored((), ())
+    with db.read() as session:
+        assert spans.of_task(session, odd.task, limit=9) == [odd.document]
+
+
+def test_what_postgresql_refuses_is_an_error_of_ours(db: Database) -> None:
+    if db.sqlite:
+        pytest.skip("SQLite keeps NUL")
+
+    def work() -> None:
+        with db.write() as session:
+            spans.insert(session, [row(1), SpanRow("t", "\x00", "t", "0" * 64, "{}")])
+
+    with pytest.raises(InputError, match="text"):
+        work()
+    assert count(db) == 0
+    with db.write() as session:  # the connection is fit for the next one
+        assert spans.insert(session, [row(1)]).new == (row(1),)
+
+
+def test_two_requests_on_one_connection_do_not_mix(db: Database) -> None:
+    with db.write() as session:
+        spans.insert(session, [row(1)])
+    with db.write() as session:
+        assert spans.insert(session, [row(2)]).new == (row(2),)
+        assert spans.insert(session, [row(3)]).new == (row(3),)  # nor two in one transaction
+    assert count(db) == 3
 
 
 def test_a_failed_transaction_leaves_nothing(db: Database) -> None:

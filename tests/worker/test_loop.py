@@ -13,6 +13,7 @@ import yaml
 
 from gatekeeper.config import data_dir
 from gatekeeper.errors import Conflict, MissingExtra, Unauthorized, Unavailable
+from gatekeeper.gates.equivalence import TABLES
 from gatekeeper.testing import FakeProvider
 from gatekeeper.worker.api import WorkerApi
 from gatekeeper.worker.lease import EXIT_LOST
@@ -137,12 +138,12 @@ def test_a_run_is_claimed_measured_uploaded_and_finished_in_that_order() -> None
     server = Server(run_document())
     assert worker(server, once=True)[0].run() == 0
     names = [n for n, _ in server.seen if n != "heartbeat"]
-    assert names == ["claim", *["evidence"] * 5, "finish"]
+    assert names == ["claim", *["evidence"] * len(TABLES), "finish"]
     (claim,) = server.sent("claim")
     assert claim["engines"] == [{"name": "fake", "version": "1"}]
     (finish,) = server.sent("finish")
     assert finish["fence"] == 7
-    assert set(finish["evidence"]) == {"context", "requests", "strict", "tolerance", "greedy"}
+    assert set(finish["evidence"]) == set(TABLES)
     assert finish["result"]["gate"] == "equivalence"
     assert finish["info"]["vocab_size"] == 32
     assert finish["info"]["details"]["rates"]["decode_tokens_per_s"] > 0
@@ -228,7 +229,7 @@ def test_a_short_outage_is_survived() -> None:
     )
     built, slept = worker(server, once=True)
     assert built.run() == 0
-    assert server.count("evidence") == 5 + 2
+    assert server.count("evidence") == len(TABLES) + 2
     assert server.count("finish") == 2
     assert len(slept) == 3
 

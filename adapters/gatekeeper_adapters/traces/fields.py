@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatekeeper.errors import TraceError
 
-__all__ = ["an_object", "integer", "iso_ns", "name_of", "objects", "text_id"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["an_object", "integer", "iso_ns", "listed", "name_of", "objects", "text_id"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO = re.compile(
@@ -16,6 +19,16 @@ _ISO = re.compile(
     r"(?P<zone>Z|z|[+-]\d\d:?\d\d)?"
 )
 _SHOWN = 9
+
+
+def listed(values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the objects of a document: bare, in an array, or one a line. Others are left out."""
+    found: list[dict[str, Any]] = []
+    for value in values:
+        found.extend(
+            one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)
+        )
+    return found
 
 
 def objects(value: object, field: str) -> list[dict[str, Any]]:
@@ -71,6 +84,8 @@ def name_of(value: object) -> str:
     """Return a span name fit for a terminal; spans without one are shown as unnamed."""
     if not isinstance(value, str) or not value:
         return "(unnamed)"
+    if value.isprintable():
+        return value
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 

@@ -163,7 +163,7 @@ class Demo:
 
     @staticmethod
     def _expired(client: httpx.Client, run: Mapping[str, Any]) -> bool:
-        if run["outcome"] is None:
+        if run["outcome"] in {None, "FAIL"}:  # a FAIL stands: equivalence would not even run again
             return False
         expires = ok(client.get(f"/v1/gate-runs/{run['id']}"))["result"]["expires_at"]
         return datetime.fromisoformat(expires) <= datetime.now(UTC)

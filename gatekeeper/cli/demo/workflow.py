@@ -136,7 +136,8 @@ def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list
             "In another terminal, serve this home; then, here:",
             [
                 f"{us} serve --home {settings.home} --port {PORT}",
-                f"export GATEKEEPER_URL={url} GATEKEEPER_TOKEN={made['token']}",
+                f"export GATEKEEPER_URL={url} GATEKEEPER_HOME={settings.home}",
+                f"export GATEKEEPER_TOKEN={made['token']}",
             ],
         ),
         (

@@ -117,6 +117,8 @@ def test_a_file_that_was_not_registered_is_named(tiny: Any, tmp_path: Any) -> No
         ("proposer.parameters", {"max_match": 1, "min_match": 2}, "proposer.parameters"),
         ("proposer.parameters", {"width": 3}, "proposer.parameters.width"),
         ("engine.dtype", "float16", "engine.kv_dtype"),
+        ("engine.kv_dtype", "bfloat16", "engine.kv_dtype"),
+        ("engine.tensor_parallel", 2, "engine.tensor_parallel"),
         ("engine.version", "0+torch1.0", "engine.version"),
         ("engine.device", "cuda", "engine.device"),
         ("engine.name", "vllm", "engine.name"),

@@ -175,3 +175,75 @@ def test_other_json_and_random_bytes_are_not_accepted() -> None:
     assert not FORMAT.accepts(decode(b'{"resourceMetrics": []}'))
     assert not FORMAT.accepts(decode(bytes(range(256))))
     assert not FORMAT.accepts(decode(b"\nplain text"))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda d: {"batches": d["resourceSpans"]},
+        lambda d: {"trace": d},
+        lambda d: {"result": d},
+        lambda d: {"trace": {"batches": d["resourceSpans"]}},
+    ],
+)
+def test_answers_of_query_services_are_unwrapped(wrap: Any) -> None:
+    assert read(wrap(document())) == read(document())
+
+
+@pytest.mark.parametrize("other", [{"trace": 5}, {"result": {"data": []}}, {"batches": 1}])
+def test_other_envelopes_are_no_otlp(other: Any) -> None:
+    with pytest.raises(TraceError):
+        read(other)
+
+
+def framed(*messages: bytes) -> bytes:
+    return b"".join(len(one).to_bytes(4, "big") + one for one in messages)
+
+
+def message(span_id: Any) -> bytes:
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.add(
+        trace_id=bytes.fromhex(TRACE), span_id=span_id, name="x", start_time_unix_nano=5
+    )
+    return request.SerializeToString()
+
+
+def test_file_of_length_prefixed_messages_is_read_whole() -> None:
+    (one,) = read(framed(message(b"aaaaaaaa"), message(b"bbbbbbbb")))
+    assert [s.span_id for s in one.spans] == [b"aaaaaaaa".hex(), b"bbbbbbbb".hex()]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20])
+def test_file_that_is_cut_off_says_at_which_message(cut: Any) -> None:
+    whole = framed(message(b"aaaaaaaa"), message(b"bbbbbbbb"))
+    with pytest.raises(TraceError, match=r"message 2=.*cut off or broken"):
+        read(whole[:-cut])
+
+
+def test_zeros_are_no_file_of_messages() -> None:
+    assert not FORMAT.accepts(decode(bytes([0xFF, 0]) + bytes(10_000)))
+    assert not FORMAT.accepts(decode(bytes(8) + b"\xff"))
+
+
+def test_protobuf_ids_of_wrong_size_name_the_field() -> None:
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.add(
+        trace_id=bytes.fromhex(TRACE),
+        span_id=b"12345678",
+        parent_span_id=b"123",
+        start_time_unix_nano=1,
+    )
+    with pytest.raises(TraceError, match=r"parent_span_id=313233: is not an id.*16 hex digits"):
+        read(request.SerializeToString())
+
+
+@pytest.mark.parametrize("parent", [b"", bytes(8)])
+def test_protobuf_root_has_no_parent(parent: Any) -> None:
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.add(
+        trace_id=bytes.fromhex(TRACE),
+        span_id=b"12345678",
+        parent_span_id=parent,
+        start_time_unix_nano=1,
+    )
+    assert only(request.SerializeToString()).parent_id is None

@@ -137,6 +137,7 @@ class ReferenceProvider:
         _agree("engine.version", engine["version"], version)
         _agree("engine.device", engine["device"], device)
         _agree("engine.kv_dtype", engine.get("kv_dtype") or engine["dtype"], engine["dtype"])
+        _agree("engine.tensor_parallel", engine.get("tensor_parallel") or 1, 1)
         method = _method(artifact["acceptance"])
         target = _checked(artifact["target"], "target", cache, self.note)
         draft, *drafts = (
