@@ -75,8 +75,14 @@ def _load(path: Path) -> dict[str, Any]:
                         remedy="record fewer tokens in one file",
                     )
                 return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {(error.strerror or str(error)).lower()}",
+            field="evidence",
+            value=str(path),
+            remedy="name a readable .npz file",
+        ) from error
     except (
-        OSError,
         ValueError,
         EOFError,
         MemoryError,

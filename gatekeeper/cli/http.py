@@ -52,21 +52,29 @@ def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> http
             field="GATEKEEPER_TOKEN",
             remedy="set it to the one line that gatekeeper token create printed",
         )
+    return httpx.Client(
+        base_url=_address(settings.server_url),
+        headers={"Authorization": f"Bearer {settings.token}"},
+        timeout=timeout_s,
+        transport=_Transport(),
+        event_hooks={"response": [_check]},
+    )
+
+
+def _address(url: str) -> httpx.URL:
     try:
-        return httpx.Client(
-            base_url=settings.server_url,
-            headers={"Authorization": f"Bearer {settings.token}"},
-            timeout=timeout_s,
-            transport=_Transport(),
-            event_hooks={"response": [_check]},
-        )
+        address = httpx.URL(url)
+        why = "" if address.host else "it names no host"
     except httpx.InvalidURL as error:
+        why = str(error)
+    if why or address.scheme not in {"http", "https"}:
         raise InputError(
-            f"is not a URL ({error})",
+            f"is not a URL ({why or 'it begins with neither http:// nor https://'})",
             field="url",
-            value=settings.server_url,
+            value=url,
             remedy="set GATEKEEPER_URL to the server's, such as http://127.0.0.1:8321",
-        ) from error
+        )
+    return address
 
 
 def segment(name: str) -> str:

@@ -152,6 +152,14 @@ def _collection(origin: type, arguments: tuple[Any, ...], value: object, field: 
     return tuple(_convert(arguments[0], v, f"{field}[{i}]") for i, v in enumerate(value))
 
 
+_SHOWN = {
+    float: "use a number, such as 0.5",
+    int: "use a whole number, such as 2",
+    str: 'use text, quoted where it looks like a number: "1"',
+    bool: "use true or false",
+}
+
+
 def _scalar(hint: Any, value: Any, field: str) -> Any:  # noqa: ANN401 - as _convert
     if hint is float and is_number(value):
         if not abs(value) <= sys.float_info.max:  # NaN, and a whole number that no float holds
@@ -160,6 +168,9 @@ def _scalar(hint: Any, value: Any, field: str) -> Any:  # noqa: ANN401 - as _con
     good = isinstance(value, hint) and not (hint is int and isinstance(value, bool))
     if not good:
         raise InputError(
-            f"is not of type {hint.__name__}", field=field, value=value, remedy="correct it"
+            f"is not of type {hint.__name__}",
+            field=field,
+            value=value,
+            remedy=_SHOWN.get(hint, "correct it"),
         )
     return value

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gatekeeper.core.stats.paired_blocks import PairedMean, judge, pairs_needed
+from gatekeeper.core.stats.paired_blocks import PairedMean, judge, pairs_needed, sign_flip_p
 from gatekeeper.core.stats.serving_blocks import (
     ORDINARY,
     SPECULATIVE,
@@ -98,7 +98,21 @@ def _ratio_check(name: str, found: PairedMean, limit: float, want: Any) -> Check
     titles = {"speedup": "TPOT speed-up", "ttft": "TTFT ratio"}
     sign = ">" if want == "above" else "<"
     detail = f"{_said(titles[name], found)}, wanted {sign} {limit:g}"
-    return Check(name, judge(found, limit=math.log(limit), want=want), detail)
+    outcome = judge(found, limit=math.log(limit), want=want)
+    if outcome is Outcome.INCONCLUSIVE:
+        detail += _doubt(found, math.log(limit))
+    return Check(name, outcome, detail)
+
+
+def _doubt(found: PairedMean, limit: float) -> str:
+    """Why nothing is settled although the bounds printed lie on one side of the limit."""
+    if found.low is None or found.high is None or found.low <= limit <= found.high:
+        return ""
+    p = sign_flip_p(found.values, limit=limit, side="above" if found.low > limit else "below")
+    if p is None:
+        return ""
+    wanted = f"p {p:.2g}, wanted {1 - found.confidence:.2g}"
+    return f" (not settled: by flipping the signs of the pairs, {wanted})"
 
 
 def _throughput_alarm(found: PairedMean) -> list[Check]:

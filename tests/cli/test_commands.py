@@ -195,6 +195,7 @@ def test_without_server_or_token(gatekeeper: Run) -> None:
     assert "gatekeeper serve" in nobody.err
     assert gatekeeper("policy", "list", PORT="many", TOKEN="x").status == 2
     assert "is not a URL" in gatekeeper("policy", "list", URL="http://[::1", TOKEN="x").err
+    assert "url=foo: is not a URL" in gatekeeper("policy", "list", URL="foo", TOKEN="x").err
     assert "GATEKEEPER_TOKEN" in gatekeeper("policy", "list", TOKEN="\u2603").err
 
 

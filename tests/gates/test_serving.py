@@ -15,11 +15,12 @@ from gatekeeper.core.acceptance import AcceptanceCounts
 from gatekeeper.core.decoding import GREEDY, Rates, SamplingSettings, TokenPrompt
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policy_schema import Policy, ServingBudget, ServingLimits, Slo
+from gatekeeper.core.stats.paired_blocks import PairedMean
 from gatekeeper.core.stats.serving_rounds import counts
 from gatekeeper.core.verdicts import Outcome, from_json, to_json
 from gatekeeper.errors import InputError
 from gatekeeper.gates import serving
-from gatekeeper.gates.serving_region import Region
+from gatekeeper.gates.serving_region import Region, _ratio_check
 from gatekeeper.testing import Costs, FakeEngine, VirtualClock
 from gatekeeper.worker.progress import Tracker
 from gatekeeper.worker.serving_run import run_serving
@@ -472,3 +473,15 @@ def test_a_level_that_fails_is_named_beside_what_another_still_needs() -> None:
     ]
     wanted = serving._still_needed(policy().serving, regions)
     assert wanted == "about 37 block pairs at concurrency 1, 5 were run; at concurrency 2 it fails"
+
+
+def test_bounds_on_one_side_that_settle_nothing_say_why() -> None:
+    pairs = (0.5, 0.5, 0.5, 0.4, -0.02)
+    split = PairedMean(pairs, 0.95, 0.376, 0.226, 0.16, 0.592, None)
+    check = _ratio_check("speedup", split, 1.0, "above")
+    assert check.outcome is Outcome.INCONCLUSIVE
+    assert "by flipping the signs of the pairs, p 0.062, wanted 0.05" in check.detail
+    wide = replace(split, low=-0.1)
+    assert "flipping" not in _ratio_check("speedup", wide, 1.0, "above").detail
+    settled = replace(split, values=(0.5, 0.5, 0.5, 0.4, 0.02))
+    assert _ratio_check("speedup", settled, 1.0, "above").outcome is Outcome.PASS
