@@ -38,6 +38,5 @@ stage "tests" "$bin/pytest" -q -n 3 --dist worksteal -m "not model and not postg
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 # By file: what a file shares, such as the package's fresh environment, is built once.
 stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 3 --dist loadfile -m "postgres or browser or crash or package"
-# In the order of their names: by number of tests, the longest file would come last and alone.
-stage "real model" "$bin/pytest" -q -n 2 --dist loadfile --no-loadscope-reorder -m model
+stage "real model" "$bin/pytest" -q -n 2 --dist loadfile -m model
 echo "== all stages passed"
