@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 import yaml
+from look_up_artifact import look_up_artifact
 
 from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.config import data_dir
@@ -28,30 +29,7 @@ ROWS = ("requests", "strict", "tolerance", "greedy")
 
 
 def artifact() -> Any:
-    return {
-        "schema": 1,
-        "target": {
-            "source": "hf:tiny/model@abc",
-            "revision": "abc",
-            "files": {"model.safetensors": "1" * 64},
-            "tokenizer": "2" * 64,
-            "vocab_size": 32,
-            "architecture": "llama",
-        },
-        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 4,
-        "acceptance": {"method": "standard", "contract": "exact"},
-        "sampling": [{"temperature": 1.0}],
-        "engine": {
-            "name": "fake",
-            "version": "1",
-            "dtype": "float32",
-            "kv_dtype": "float32",
-            "tensor_parallel": 1,
-            "device": "cpu",
-            "draft_device": "cpu",
-        },
-    }
+    return look_up_artifact("fake")
 
 
 def policy() -> Any:

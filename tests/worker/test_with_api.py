@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 import yaml
+from look_up_artifact import look_up_artifact
 
 from gatekeeper.config import data_dir
 from gatekeeper.errors import Conflict
@@ -28,30 +29,7 @@ ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
 
 
 def artifact() -> Any:
-    return {
-        "schema": 1,
-        "target": {
-            "source": "hf:tiny/model@abc",
-            "revision": "abc",
-            "files": {"model.safetensors": "1" * 64},
-            "tokenizer": "2" * 64,
-            "vocab_size": 32,
-            "architecture": "llama",
-        },
-        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 4,
-        "acceptance": {"method": "standard", "contract": "exact"},
-        "sampling": [{"temperature": 1.0}],
-        "engine": {
-            "name": "reference",
-            "version": "1",
-            "dtype": "float32",
-            "kv_dtype": "float32",
-            "tensor_parallel": 1,
-            "device": "cpu",
-            "draft_device": "cpu",
-        },
-    }
+    return look_up_artifact("reference")
 
 
 def policy() -> Any:
