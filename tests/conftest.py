@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["postgres", "live", "reported", "chromium"]
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: whatever starts last keeps one core busy and leaves the others."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 

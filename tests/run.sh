@@ -38,5 +38,6 @@ stage "tests" "$bin/pytest" -q -n 3 --dist worksteal -m "not model and not postg
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 # By file: what a file shares, such as the package's fresh environment, is built once.
 stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 3 --dist loadfile -m "postgres or browser or crash or package"
-stage "real model" "$bin/pytest" -q -n 2 --dist loadfile -m model
+# In our order, the longest first: left to itself the scheduler takes files by their number of tests.
+stage "real model" "$bin/pytest" -q -n 2 --dist loadfile --no-loadscope-reorder --durations 12 -m model
 echo "== all stages passed"

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from engine_driver import drive, ragged
-from engine_faults import FAULTS
-from strict_bank import strict_log10_e
-from tiny_drafters import TRIMMED, damp, write_relay, write_tiny_eagle
-from tiny_models import write_tiny_llama
+from proposer_cases import CASES, open_case, write_files
+from tiny_drafters import write_relay
 
-from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
+from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,142 +23,26 @@ pytestmark = pytest.mark.torch
 from dense_eagle import DenseEagle  # noqa: E402 - after the skip
 
 HOT = SamplingSettings(temperature=1.0)
-GREEDY_SETTINGS = {
-    "plain": GREEDY,
-    "penalties": SamplingSettings(
-        repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3
-    ),
-    "bias+forbidden": SamplingSettings(logit_bias=((5, 4.0), (9, -4.0)), forbidden_tokens=(3, 7)),
-}
-SAMPLED_SETTINGS = {
-    "filters": SamplingSettings(temperature=0.9, top_k=20, top_p=0.9, min_p=0.02),
-    "narrow": SamplingSettings(temperature=0.7, top_k=2),
-    "penalties": SamplingSettings(
-        temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, logit_bias=((3, 2.0),)
-    ),
-}
-SHAPES = {
-    "chain": {},
-    "tree": {"tree": [3, 2, 1]},
-    "paths": {"tree": [[0], [1], [2], [0, 0], [0, 1], [2, 0], [0, 1, 0], [0, 1, 0, 0]]},
-}
+SHAPES = ["chain", "tree", "paths"]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """A target and its drafter, by name: often right, and exactly right."""
     root = tmp_path_factory.mktemp("eagle")
-    target = damp(write_tiny_llama(root / "target", tie_word_embeddings=False, seed=3), 0.1)
-    faint = write_tiny_eagle(root / "draft", target, ids=TRIMMED, own=0.1)
-    return {"faint": (target, faint), "relay": write_relay(root / "relay")}
+    return {"faint": write_files("eagle", root), "relay": write_relay(root / "relay")}
 
 
 @pytest.fixture(scope="module")
 def build(folders: dict[str, tuple[Path, Path]]) -> Callable[..., Any]:
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-
     def make(shape: str = "chain", name: str = "faint", **options: Any) -> Any:
-        target, draft = folders[name]
-        return load_engine(
-            target,
-            {"kind": "eagle", "parameters": SHAPES[shape]},
-            draft,
-            version="test",
-            dtype=options.pop("dtype", "float32"),
-            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
-        )
+        return open_case(CASES[f"eagle {shape}"], folders[name], **options)
 
     return make
 
 
 def rate(record: Any) -> float:
     return sum(r.accepted for r in record.rounds) / sum(r.drafted for r in record.rounds)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_batch_size_equals_ordinary_decoding(shape: str, build: Any) -> None:
-    engine = build(shape)
-    assert engine.info.details["proposer"] == "eagle"
-    plain = drive(engine, ragged(8, gamma=0, tokens=12)).tokens
-    for batch in range(1, 9):
-        record = drive(engine, ragged(batch, gamma=1 + (batch - 1) % 4, tokens=12))
-        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
-    assert 0.1 < rate(record) < 1.0  # acceptances and rejections were both seen
-    depth = {"chain": 4, "tree": 3, "paths": 4}[shape]
-    assert max(r.drafted for r in record.rounds) == depth
-
-
-@pytest.mark.parametrize("setting", GREEDY_SETTINGS)
-@pytest.mark.parametrize("shape", ["chain", "paths"])
-def test_processors_and_end_tokens_do_not_change_what_is_emitted(
-    shape: str, setting: str, build: Any
-) -> None:
-    engine = build(shape)
-    settings = {
-        "sampling": GREEDY_SETTINGS[setting],
-        "end_tokens": (2, 6, 31, 40, 55),
-        "min_tokens": 9,
-    }
-    plain = drive(engine, ragged(4, gamma=0, tokens=14, **settings))
-    for gamma in (1, 6):
-        record = drive(engine, ragged(4, gamma=gamma, tokens=14, **settings))
-        assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
-
-
-def test_each_request_has_its_own_window_and_ordinary_ones_share_the_step(build: Any) -> None:
-    engine = build()
-    plain = drive(engine, ragged(8, gamma=0)).tokens
-    gammas = (0, 4, 1, 0, 7, 2, 0, 3)
-    mixed = [
-        DecodeRequest(r.request_id, r.prompt, r.max_tokens, gamma=gamma)
-        for r, gamma in zip(ragged(8, gamma=0), gammas, strict=True)
-    ]
-    record = drive(engine, mixed)
-    assert record.tokens == plain
-    for i, gamma in enumerate(gammas):
-        assert max(r.drafted for r in record.rounds if r.request_id == f"r{i}") == gamma
-
-
-@pytest.mark.parametrize("shape", ["chain", "paths"])
-def test_the_prompt_may_be_cached_in_pieces(shape: str, build: Any) -> None:
-    requests = ragged(8, gamma=3, tokens=12)
-    whole = drive(build(shape, prefill_chunk=256), requests)
-    pieces = drive(build(shape, prefill_chunk=16), requests)
-    assert pieces.tokens == whole.tokens
-    assert rate(pieces) > 0.1
-
-
-@pytest.mark.parametrize("shape", ["chain", "paths"])
-def test_the_context_edge_shortens_windows(shape: str, build: Any) -> None:
-    engine = build(shape, max_context=40, max_batch=2)
-    texts = []
-    for gamma in (0, 1, 8):
-        requests = [
-            DecodeRequest(name, tuple(range(10, 36)), 100, gamma=gamma, evidence=True)
-            for name in ("edge", "twin")
-        ]
-        record = drive(engine, requests)
-        assert record.reasons == {"edge": "context", "twin": "context"}
-        texts += list(record.tokens.values())
-    assert all(text == texts[0] for text in texts)
-    assert len(texts[0]) == 14
-
-
-def test_a_cancelled_request_leaves_nothing_to_the_next_owner_of_its_slot(build: Any) -> None:
-    first, second, third = ragged(6, gamma=4)[3:]
-    alone = drive(build(max_batch=1), [third])
-    engine = build(max_batch=1)
-    for request in (first, second):
-        engine.submit(request)
-    for _ in range(4):
-        engine.step()
-    engine.cancel(first.request_id)
-    engine.cancel(second.request_id)
-    record = drive(engine, [third])
-    assert record.tokens[third.request_id] == alone.tokens[third.request_id]
-    mine = [r.accepted for r in record.rounds if r.request_id == third.request_id]
-    assert mine == [r.accepted for r in alone.rounds]
-    assert set(engine._proposer._followed) == set()
 
 
 # --- features and tokens belong together ---------------------------------------------------------
@@ -357,39 +239,6 @@ def test_nothing_is_drafted_where_the_target_has_no_state_yet(build: Any) -> Non
 # --- sampling ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
-@pytest.mark.parametrize("shape", ["chain", "paths"])
-def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(
-    shape: str, setting: str, build: Any
-) -> None:
-    engine = build(shape)
-    requests = ragged(8, gamma=3, tokens=6, sampling=SAMPLED_SETTINGS[setting])
-    together = drive(engine, requests).tokens
-    for request in requests[1::3]:
-        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
-
-
-@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
-@pytest.mark.parametrize("shape", ["chain", "paths"])
-def test_evidence_has_a_dense_row_wherever_there_was_a_draft_and_at_the_bonus(
-    shape: str, setting: str, build: Any
-) -> None:
-    engine = build(shape)
-    settings = {"sampling": SAMPLED_SETTINGS[setting], "end_tokens": (2,), "min_tokens": 4}
-    record = drive(engine, ragged(5, gamma=3, tokens=9, evidence=True, **settings))
-    assert drive(engine, ragged(5, gamma=3, tokens=9, **settings)).tokens == record.tokens
-    kinds = set()
-    for emission in record.emissions:
-        known = ~np.isnan(emission.q).any(axis=1)
-        assert known.all() if emission.round else not known.any()
-        if emission.round:
-            np.testing.assert_allclose(emission.q.sum(axis=1), 1.0, atol=1e-5)
-            for row, draft in zip(emission.q, emission.draft, strict=True):
-                assert draft == -1 or row[draft] > 0
-            kinds |= set(emission.kind)
-    assert kinds == {0, 1, 2}
-
-
 def test_siblings_are_drawn_from_the_drafts_row_of_their_context(build: Any, folders: Any) -> None:
     from gatekeeper_adapters.engines.reference.scheduler import Sequence
 
@@ -420,26 +269,6 @@ def test_siblings_are_drawn_from_the_drafts_row_of_their_context(build: Any, fol
             assert len(set(siblings)) == len(siblings)
         shapes.add(tree.tokens)
     assert len(shapes) == 3
-
-
-@pytest.mark.parametrize(
-    ("shape", "fault"),
-    [("chain", "residual_not_subtracted"), ("tree", "bonus_from_q")],
-)
-def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(
-    shape: str, fault: str, build: Any
-) -> None:
-    batches = [
-        [
-            DecodeRequest(
-                f"s{i}", (3, 5 + i // 2 % 7, 1), 16, HOT, 900 + i, gamma=gamma, evidence=True
-            )
-            for i in range(8 * batch, 8 * batch + 8)
-        ]
-        for batch, gamma in enumerate((1, 3, 3))
-    ]
-    assert strict_log10_e(build(shape), batches) < 3
-    assert strict_log10_e(build(shape, switches=FAULTS[fault]), batches) > 3
 
 
 # --- memory --------------------------------------------------------------------------------------

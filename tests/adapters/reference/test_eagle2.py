@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from engine_driver import drive, ragged
-from engine_faults import FAULTS
-from strict_bank import strict_log10_e
-from tiny_drafters import TRIMMED, damp, sharpen, write_relay, write_tiny_eagle
-from tiny_models import write_tiny_llama
+from proposer_cases import CASES, open_case, write_files
+from tiny_drafters import write_relay
 
 from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
 
@@ -36,31 +34,19 @@ SETTINGS = {
         temperature=0.8, repetition_penalty=1.2, logit_bias=((3, 2.0),)
     ),
 }
-TREE = {"depth": 4, "top_k": 3, "nodes": 9}
+TREE = CASES["eagle2"].parameters
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     root = tmp_path_factory.mktemp("eagle2")
-    target = damp(write_tiny_llama(root / "target", tie_word_embeddings=False, seed=3), 0.1)
-    sharpen(target, 3.0)
-    faint = write_tiny_eagle(root / "draft", target, ids=TRIMMED, own=0.1)
-    return {"faint": (target, faint), "relay": write_relay(root / "relay")}
+    return {"faint": write_files("eagle2", root), "relay": write_relay(root / "relay")}
 
 
 @pytest.fixture(scope="module")
 def build(folders: dict[str, tuple[Path, Path]]) -> Callable[..., Any]:
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-
     def make(name: str = "faint", **options: Any) -> Any:
-        target, draft = folders[name]
-        return load_engine(
-            target,
-            {"kind": "eagle2", "parameters": options.pop("parameters", TREE)},
-            draft,
-            version="test",
-            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
-        )
+        return open_case(CASES["eagle2"], folders[name], **options)
 
     return make
 
@@ -77,43 +63,6 @@ def proposed(engine: Any) -> list[Any]:
 
     engine._proposer.propose = recording
     return found
-
-
-def test_every_batch_size_equals_ordinary_decoding(build: Any) -> None:
-    engine = build()
-    assert engine.info.details["proposer"] == "eagle2"
-    plain = drive(engine, ragged(8, gamma=0, tokens=12)).tokens
-    for batch in range(1, 9):
-        record = drive(engine, ragged(batch, gamma=1 + (batch - 1) % 4, tokens=12))
-        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
-    accepted = [r.accepted for r in record.rounds]
-    assert 0.3 < np.mean(accepted) < 4
-    assert max(accepted) >= 3
-
-
-@pytest.mark.parametrize("setting", [name for name in SETTINGS if name.startswith("greedy")])
-def test_processors_and_end_tokens_do_not_change_what_is_emitted(setting: str, build: Any) -> None:
-    settings = {"sampling": SETTINGS[setting], "end_tokens": (2, 6, 31, 40, 55), "min_tokens": 9}
-    whole, pieces = build(), build(prefill_chunk=16)
-    plain = drive(whole, ragged(4, gamma=0, tokens=14, **settings))
-    for engine in (whole, pieces):
-        for gamma in (1, 6):
-            record = drive(engine, ragged(4, gamma=gamma, tokens=14, **settings))
-            assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
-
-
-def test_the_context_edge_shortens_windows(build: Any) -> None:
-    engine = build(max_context=40, max_batch=2)
-    trees, texts = proposed(engine), []
-    for gamma in (0, 1, 8):
-        requests = [
-            DecodeRequest(name, tuple(range(10, 36)), 100, gamma=gamma) for name in ("edge", "twin")
-        ]
-        record = drive(engine, requests)
-        assert record.reasons == {"edge": "context", "twin": "context"}
-        texts += list(record.tokens.values())
-    assert all(text == texts[0] for text in texts)
-    assert {gamma for gamma, _ in trees} >= {1, 8}
 
 
 def test_a_tree_has_at_most_so_many_candidates_and_depths(build: Any) -> None:
@@ -237,30 +186,6 @@ def test_the_right_features_make_the_longest_branches(build: Any) -> None:
         means.append(np.mean([r.accepted for r in record.rounds if r.index]))
     assert means[0] > 3
     assert means[1] < 0.6 * means[0]
-
-
-@pytest.mark.parametrize("setting", ["sampled", "sampled penalties"])
-def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(setting: str, build: Any) -> None:
-    engine = build()
-    requests = ragged(8, gamma=3, tokens=8, sampling=SETTINGS[setting])
-    together = drive(engine, requests).tokens
-    for request in requests[1::3]:
-        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
-
-
-def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(build: Any) -> None:
-    batches = [
-        [
-            DecodeRequest(
-                f"s{i}", (3, 5 + i // 2 % 7, 1), 16, HOT, 900 + i, gamma=gamma, evidence=True
-            )
-            for i in range(8 * batch, 8 * batch + 8)
-        ]
-        for batch, gamma in enumerate((2, 4, 3))
-    ]
-    assert strict_log10_e(build(), batches) < 3
-    faulty = build(switches=FAULTS["residual_not_subtracted"])
-    assert strict_log10_e(faulty, batches) > 3
 
 
 def test_confidence_is_a_product_of_probabilities(build: Any) -> None:

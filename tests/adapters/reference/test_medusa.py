@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from engine_driver import drive, ragged
-from engine_faults import FAULTS
-from strict_bank import strict_log10_e
-from tiny_drafters import TRIMMED, damp, write_tiny_medusa
+from proposer_cases import CASES, open_case, write_files
+from tiny_drafters import TRIMMED, write_tiny_medusa
 from tiny_models import write_tiny_llama, write_tokenizer
 
-from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
+from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
 from gatekeeper.errors import Incompatible, InputError
 
 if TYPE_CHECKING:
@@ -24,117 +23,26 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 HOT = SamplingSettings(temperature=1.0)
-SETTINGS = {
-    "plain": GREEDY,
-    "penalties": SamplingSettings(
-        repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3
-    ),
-    "bias+forbidden": SamplingSettings(logit_bias=((6, 4.0), (8, -4.0)), forbidden_tokens=(4, 10)),
-}
-TREES: dict[str, dict[str, Any]] = {
-    "chain": {},
-    "counts": {"tree": [3, 2, 1]},
-    "paths": {"heads": 2, "tree": [[0], [2], [5], [0, 0], [0, 3], [2, 1]]},
-}
+NARROW = SamplingSettings(logit_bias=((6, 4.0), (8, -4.0)), forbidden_tokens=(4, 10))
 END = (2, 6, 31, 40, 55)
-
-
-def teach(target: Path, heads: Path, count: int = 3) -> None:
-    """Fit the heads to the target's own text, so that some of their candidates are accepted."""
-    from gatekeeper_adapters.engines.reference.drafter import read_tensors
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-    from gatekeeper_adapters.engines.reference.packing import Segment, pack
-    from safetensors.torch import save_file
-
-    engine = load_engine(target, {"kind": "ngram"}, version="test", options=Options(max_batch=8))
-    prompts = [
-        DecodeRequest(f"t{i}", (i, 3 * i % 97), 60, HOT if i % 2 else GREEDY, seed=i)
-        for i in range(16)
-    ]
-    tokens = drive(engine, prompts).tokens
-    inputs, outputs = [], []
-    for request in prompts:
-        text = [*request.prompt, *tokens[request.request_id]]
-        with torch.inference_mode():
-            batch = pack([Segment(0, 0, text, 0)], engine._decoder.cache)
-            states = engine._decoder.forward_with_states(batch)[1]
-        inputs.append(states[: -count - 1].clone())
-        outputs.append(
-            torch.tensor([text[2 + k : len(text) - count + 1 + k] for k in range(count)])
-        )
-    stored = read_tensors(heads)
-    rows = engine._decoder.weights.embed[stored["d2t"]]
-    place = torch.full((97,), -100)
-    place[stored["d2t"]] = torch.arange(len(rows))
-    h, wanted = torch.cat(inputs), place[torch.cat(outputs, dim=1)]
-    w = torch.stack([stored[f"heads.{k}.weight"] for k in range(count)]).requires_grad_()
-    b = torch.stack([stored[f"heads.{k}.bias"] for k in range(count)]).requires_grad_()
-    optimiser = torch.optim.Adam([w, b], lr=0.03)
-    for _ in range(60):
-        seen = h + torch.nn.functional.silu(torch.einsum("koh,nh->kno", w, h) + b[:, None])
-        loss = torch.nn.functional.cross_entropy((seen @ rows.T).flatten(0, 1), wanted.flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    for k in range(count):
-        stored[f"heads.{k}.weight"] = w[k].detach().contiguous()
-        stored[f"heads.{k}.bias"] = b[k].detach().contiguous()
-    save_file(stored, heads / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    root = tmp_path_factory.mktemp("medusa")
-    target = damp(write_tiny_llama(root / "target", seed=4), 0.3)
-    heads = write_tiny_medusa(root / "heads", target, ids=TRIMMED)
-    teach(target, heads)
+    target, heads = write_files("medusa", tmp_path_factory.mktemp("medusa"))
+    assert heads is not None
     return target, heads
 
 
 @pytest.fixture(scope="module")
 def build(models: tuple[Path, Path]) -> Callable[..., Any]:
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-
     def make(parameters: Any = None, **options: Any) -> Any:
-        section = {"kind": "medusa", "parameters": parameters or TREES["counts"]}
-        return load_engine(
-            options.pop("target", models[0]),
-            section,
-            options.pop("heads", models[1]),
-            version="test",
-            dtype=options.pop("dtype", "float32"),
-            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
-        )
+        files = options.pop("target", models[0]), options.pop("heads", models[1])
+        if parameters is not None:
+            options["parameters"] = parameters
+        return open_case(CASES["medusa counts"], files, **options)
 
     return make
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_every_batch_size_equals_ordinary_decoding(name: str, build: Any) -> None:
-    engine = build(TREES[name])
-    assert engine.info.details["proposer"] == "medusa"
-    assert engine.info.details["acceptance"] == "standard"
-    assert engine.info.identity_rule == "deficit" or name == "chain"
-    plain = drive(engine, ragged(8, gamma=0)).tokens
-    lengths = set()
-    for batch in range(1, 9) if name == "counts" else (1, 3, 8):
-        record = drive(engine, ragged(batch, gamma=1 if batch % 4 == 2 else 3))
-        assert record.tokens == {f"r{i}": plain[f"r{i}"] for i in range(batch)}
-        lengths |= {r.accepted for r in record.rounds}
-    assert lengths >= {0, 1, 2}  # refused at once, half way, and accepted deep
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", ["counts", "paths"])
-def test_processors_and_end_tokens_do_not_change_what_is_emitted(
-    name: str, setting: str, build: Any
-) -> None:
-    engine = build(TREES[name])
-    settings = {"sampling": SETTINGS[setting], "end_tokens": END, "min_tokens": 9}
-    plain = drive(engine, ragged(4, gamma=0, **settings))
-    for gamma in (1, 6):
-        record = drive(engine, ragged(4, gamma=gamma, **settings))
-        assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
 
 
 class Watched:
@@ -183,7 +91,7 @@ def head_tokens(model: Any, heads: Path, text: list[int], count: int) -> list[li
 def test_candidates_are_the_heads_best_at_the_right_positions(
     build: Any, ordinary: tuple[Any, Path]
 ) -> None:
-    engine = build(TREES["paths"])
+    engine = build(CASES["medusa paths"].parameters)
     watched = Watched(engine)
     record = drive(engine, ragged(4, gamma=2, tokens=9, sampling=HOT))
     assert {r.accepted for r in record.rounds} > {0}
@@ -254,7 +162,7 @@ def test_impossible_tokens_are_not_proposed_and_the_next_best_take_their_place(
 ) -> None:
     engine = build()
     watched = Watched(engine)
-    settings = {"sampling": SETTINGS["bias+forbidden"], "end_tokens": END, "min_tokens": 50}
+    settings = {"sampling": NARROW, "end_tokens": END, "min_tokens": 50}
     drive(engine, ragged(3, gamma=3, **settings))
     never = {4, 10, *END}
     full = [tree for text, gamma, tree in watched.proposed if gamma == 3 and tree.tokens]
@@ -302,28 +210,6 @@ def test_where_less_is_possible_the_tree_is_smaller(build: Any) -> None:
     assert sizes == {0, 2 + 4 + 4}
 
 
-@pytest.mark.parametrize("gamma", [1, 3, 8])
-def test_trees_fit_the_context_edge(gamma: int, build: Any) -> None:
-    engine = build({"tree": [4, 3, 2]}, max_context=40)
-    prompt = tuple(range(10, 36))
-    texts = []
-    for window in (0, gamma):
-        record = drive(engine, [DecodeRequest("edge", prompt, 100, gamma=window, evidence=True)])
-        assert record.reasons == {"edge": "context"}
-        texts.append(record.tokens["edge"])
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == 14
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(name: str, build: Any) -> None:
-    engine = build(TREES[name])
-    requests = ragged(8, gamma=3, tokens=8, sampling=HOT)
-    together = drive(engine, requests).tokens
-    for request in requests[1::3]:
-        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
-
-
 def test_evidence_tells_of_every_candidate_and_of_the_next_head_at_a_bonus(build: Any) -> None:
     engine = build({"heads": 3, "tree": [2, 2]})
     record = drive(engine, ragged(5, gamma=2, sampling=HOT, evidence=True))
@@ -339,21 +225,6 @@ def test_evidence_tells_of_every_candidate_and_of_the_next_head_at_a_bonus(build
             assert draft == -1 if kind == 2 else row[draft] > 0
         kinds |= set(emission.kind)
     assert kinds == {0, 1, 2}
-
-
-def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(build: Any) -> None:
-    batches = [
-        [
-            DecodeRequest(
-                f"s{i}", (3, 5 + i // 2 % 7, 1), 24, HOT, 900 + i, gamma=gamma, evidence=True
-            )
-            for i in range(8 * batch, 8 * batch + 8)
-        ]
-        for batch, gamma in enumerate((1, 2, 3))
-    ]
-    assert strict_log10_e(build(), batches) < 3
-    for fault in ("correction_from_q", "bonus_from_q"):
-        assert strict_log10_e(build(switches=FAULTS[fault]), batches) > 3, fault
 
 
 def test_the_ledger_counts_heads_rows_and_states(build: Any, models: tuple[Path, Path]) -> None:

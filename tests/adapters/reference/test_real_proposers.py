@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.long, pytest.mark.timeout(900)]
 
 TAKEN = {"prose": 3, "code": 3, "multilingual": 2, "tool_calls": 2}
 LEAST = {"self_speculation": 0.5}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.long, pytest.mark.timeout(900)]
 
 PLAIN = SamplingSettings(temperature=1.0)
 FILTERED = SamplingSettings(temperature=0.7, top_p=0.9, repetition_penalty=1.1)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from engine_driver import drive, ragged
-from engine_faults import FAULTS
-from strict_bank import strict_log10_e
-from tiny_models import write_tiny_llama
+from proposer_cases import CASES, open_case, write_files
+from tiny_drafters import damp
 
 from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
 from gatekeeper.errors import Incompatible, InputError
@@ -22,128 +21,25 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 HOT = SamplingSettings(temperature=1.0)
-GREEDY_SETTINGS = {
-    "plain": GREEDY,
-    "penalties": SamplingSettings(
-        repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3
-    ),
-    "bias+forbidden": SamplingSettings(logit_bias=((5, 4.0), (9, -4.0)), forbidden_tokens=(3, 7)),
-}
-SAMPLED_SETTINGS = {
-    "filters": SamplingSettings(temperature=0.9, top_k=20, top_p=0.9, min_p=0.02),
-    "penalties": SamplingSettings(
-        temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, logit_bias=((3, 2.0),)
-    ),
-}
-KEPT = {"skip": {"skip_layers": [1, 2]}, "exit": {"exit_after": 3}}
-CAUGHT = {"skip": "residual_not_subtracted", "exit": "bonus_from_q"}
-FAINT = {"skip": (1, 2), "exit": (3,)}
-"""Layers damped in the model, so that leaving them out drafts well but not perfectly."""
-
-
-def damp(folder: Path, layers: tuple[int, ...], factor: float) -> Path:
-    """Scale what these layers add; at 0 they do nothing."""
-    from safetensors.numpy import load_file, save_file
-
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    for layer in layers:
-        for name in ("self_attn.o_proj", "mlp.down_proj"):
-            tensors[f"model.layers.{layer}.{name}.weight"] *= np.float32(factor)
-    save_file(tensors, path, metadata={"format": "pt"})
-    return folder
+KEPT = ["skip", "exit"]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("self")
-    return {
-        name: damp(write_tiny_llama(root / name, num_hidden_layers=4, seed=4), layers, 0.5)
-        for name, layers in FAINT.items()
-    }
+    return {name: write_files(name, root)[0] for name in KEPT}
 
 
 @pytest.fixture(scope="module")
 def build(models: dict[str, Path]) -> Callable[..., Any]:
-    from gatekeeper_adapters.engines.reference.loader import Options, load_engine
-
     def make(name: str = "skip", folder: Path | None = None, **options: Any) -> Any:
-        return load_engine(
-            folder or models[name],
-            {"kind": "self_speculation", "parameters": options.pop("parameters", KEPT[name])},
-            version="test",
-            dtype=options.pop("dtype", "float32"),
-            options=Options(**{"max_batch": 8, "max_context": 256, **options}),
-        )
+        return open_case(CASES[name], (folder or models[name], None), **options)
 
     return make
 
 
 def rate(record: Any) -> float:
     return sum(r.accepted for r in record.rounds) / sum(r.drafted for r in record.rounds)
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_every_batch_size_equals_transformers_and_ordinary_decoding(
-    name: str, build: Any, models: Any
-) -> None:
-    from transformers import LlamaForCausalLM
-
-    ordinary = LlamaForCausalLM.from_pretrained(models[name], dtype=torch.float32)
-    expected = {}
-    for request in ragged(8, gamma=0):
-        prompt = torch.tensor([request.prompt])
-        out = ordinary.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=request.max_tokens,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        expected[request.request_id] = out[0, len(request.prompt) :].tolist()
-    engine = build(name)
-    assert engine.info.details["proposer"] == "self_speculation"
-    for batch, gamma in [*zip(range(1, 9), (4, 1, 0, 2) * 2, strict=True), (8, 0), (8, 4)]:
-        record = drive(engine, ragged(batch, gamma=gamma))
-        assert record.tokens == {f"r{i}": expected[f"r{i}"] for i in range(batch)}
-    assert 0.1 < rate(record) < 1.0  # acceptances and rejections were both seen
-
-
-@pytest.mark.parametrize("setting", GREEDY_SETTINGS)
-@pytest.mark.parametrize("name", KEPT)
-def test_processors_and_end_tokens_do_not_change_what_is_emitted(
-    name: str, setting: str, build: Any
-) -> None:
-    engine = build(name)
-    settings = {
-        "sampling": GREEDY_SETTINGS[setting],
-        "end_tokens": (2, 6, 31, 40, 55),
-        "min_tokens": 9,
-    }
-    plain = drive(engine, ragged(4, gamma=0, **settings))
-    for gamma in (1, 6):
-        record = drive(engine, ragged(4, gamma=gamma, **settings))
-        assert (record.tokens, record.reasons) == (plain.tokens, plain.reasons)
-    for tokens in plain.tokens.values():
-        assert not set(tokens) & set(GREEDY_SETTINGS[setting].forbidden_tokens)
-        assert not set(tokens[:9]) & set(settings["end_tokens"])
-
-
-def test_each_request_has_its_own_window_and_ordinary_ones_share_the_step(build: Any) -> None:
-    engine = build()
-    plain = drive(engine, ragged(8, gamma=0)).tokens
-    gammas = (0, 4, 1, 0, 7, 2, 0, 3)
-    mixed = [
-        DecodeRequest(r.request_id, r.prompt, r.max_tokens, gamma=gamma)
-        for r, gamma in zip(ragged(8, gamma=0), gammas, strict=True)
-    ]
-    record = drive(engine, mixed)
-    assert record.tokens == plain
-    for i, gamma in enumerate(gammas):
-        drafted = {r.drafted for r in record.rounds if r.request_id == f"r{i}"}
-        assert max(drafted) == gamma
-    assert max(r.batch for r in record.rounds) == 8
 
 
 def test_the_prompts_end_is_cached_without_a_draft_and_a_single_token_is_drafted_from(
@@ -154,44 +50,6 @@ def test_the_prompts_end_is_cached_without_a_draft_and_a_single_token_is_drafted
     assert first == {"r0": 3, "r1": 0, "r2": 0}  # the prompt of r0 is one token long
     later = [r for r in record.rounds if r.index == 1]
     assert all(r.drafted == 3 and r.draft_s > 0 for r in later)
-
-
-def test_the_prompt_may_be_cached_in_pieces(build: Any) -> None:
-    requests = ragged(8, gamma=2, tokens=12)
-    whole = drive(build(prefill_chunk=256), requests)
-    assert drive(build(prefill_chunk=16), requests).tokens == whole.tokens
-
-
-def test_the_context_edge_shortens_windows(build: Any) -> None:
-    engine = build(max_context=40)
-    prompt = tuple(range(10, 36))
-    texts = []
-    for gamma in (0, 1, 8):
-        request = DecodeRequest("edge", prompt, 100, gamma=gamma, evidence=True)
-        record = drive(engine, [request])
-        assert record.reasons == {"edge": "context"}
-        texts.append(record.tokens["edge"])
-    assert texts[0] == texts[1] == texts[2]
-    assert len(texts[0]) == 14
-
-
-def test_a_cancelled_request_leaves_nothing_to_the_next_owner_of_its_slot(build: Any) -> None:
-    first, second, third = ragged(6, gamma=4)[3:]
-    fresh = {r.request_id: drive(build(max_batch=1), [r]).tokens[r.request_id] for r in (third,)}
-    engine = build(max_batch=1)
-    for request in (first, second, third):
-        engine.submit(request)
-    for _ in range(4):
-        engine.step()
-    engine.cancel(first.request_id)
-    engine.cancel(second.request_id)
-    tokens: list[int] = []
-    for _ in range(100):
-        result = engine.step()
-        for emission in result.emitted:
-            assert emission.request_id == third.request_id
-            tokens += emission.tokens
-    assert tokens == fresh[third.request_id]
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -223,7 +81,7 @@ def test_leaving_out_layers_that_do_nothing_accepts_everything(
     name: str, build: Any, tmp_path: Path
 ) -> None:
     """So the draft reads the target's own cache at the right places, in every batch."""
-    folder = damp(write_tiny_llama(tmp_path / name, num_hidden_layers=4, seed=4), FAINT[name], 0.0)
+    folder = damp(write_files(name, tmp_path)[0], 0.0, {"skip": (1, 2), "exit": (3,)}[name])
     engine = build(name, folder)
     for settings in ({}, {"sampling": HOT, "evidence": True}):
         record = drive(engine, ragged(8, gamma=4, **settings))
@@ -362,57 +220,6 @@ def test_a_committed_row_written_by_a_draft_step_would_show(build: Any) -> None:
 
     proposer._extend = one_early
     assert difference(faulty, build("skip"), ragged(5, gamma=3, tokens=60)[1:]) > 0.01
-
-
-@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
-@pytest.mark.parametrize("name", KEPT)
-def test_a_request_gives_the_same_tokens_alone_and_in_any_batch(
-    name: str, setting: str, build: Any
-) -> None:
-    engine = build(name)
-    requests = ragged(8, gamma=3, tokens=8, sampling=SAMPLED_SETTINGS[setting])
-    together = drive(engine, requests).tokens
-    for request in requests[1::3]:
-        assert drive(engine, [request]).tokens[request.request_id] == together[request.request_id]
-
-
-@pytest.mark.parametrize("setting", SAMPLED_SETTINGS)
-@pytest.mark.parametrize("name", KEPT)
-def test_evidence_has_a_dense_row_wherever_there_was_a_draft_and_at_the_bonus(
-    name: str, setting: str, build: Any
-) -> None:
-    engine = build(name)
-    settings = {"sampling": SAMPLED_SETTINGS[setting], "end_tokens": (2,), "min_tokens": 4}
-    record = drive(engine, ragged(5, gamma=3, evidence=True, **settings))
-    assert drive(engine, ragged(5, gamma=3, **settings)).tokens == record.tokens
-    kinds = set()
-    for emission in record.emissions:
-        known = ~np.isnan(emission.q).any(axis=1)
-        drafted = emission.round > 0 or emission.request_id == "r0"
-        assert known.all() if drafted else not known.any()
-        if not drafted:
-            assert emission.kind == (2,)
-            continue
-        np.testing.assert_allclose(emission.q.sum(axis=1), 1.0, atol=1e-5)
-        for row, draft in zip(emission.q, emission.draft, strict=True):
-            assert draft == -1 or row[draft] > 0
-        kinds |= set(emission.kind)
-    assert kinds == {0, 1, 2}
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_sampled_text_passes_the_strict_test_and_a_fault_does_not(name: str, build: Any) -> None:
-    batches = [
-        [
-            DecodeRequest(
-                f"s{i}", (3, 5 + i // 2 % 7, 1), 24, HOT, 900 + i, gamma=gamma, evidence=True
-            )
-            for i in range(8 * batch, 8 * batch + 8)
-        ]
-        for batch, gamma in enumerate((1, 3, 1, 3))
-    ]
-    assert strict_log10_e(build(name), batches) < 3
-    assert strict_log10_e(build(name, switches=FAULTS[CAUGHT[name]]), batches) > 3
 
 
 def test_the_ledger_has_no_draft_weights_and_no_draft_cache(build: Any, models: Any) -> None:
