@@ -20,7 +20,8 @@ from gatekeeper.actions.decide import derive, pricing_basis
 from gatekeeper.actions.evidence import receive
 from gatekeeper.core.economics import Economics
 from gatekeeper.core.policies import Policy
-from gatekeeper.core.pricing import METHOD, PricingInputs, price
+from gatekeeper.core.pricing import PricingInputs, price
+from gatekeeper.core.pricing_method import METHOD
 from gatekeeper.core.task_savings import COLUMNS
 from gatekeeper.errors import GatekeeperError, NotFound
 from gatekeeper.store import catalog, economics, pricing, results, tasks

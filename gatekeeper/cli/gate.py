@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["gate"]
 
 _POLL_S = 0.5
+_TELL_S = 10.0
+"""A line at least so often: whoever waits sees that something moves, or what does not."""
+_RUNS = "/v1/gate-runs"
 _GATES = ("equivalence", "serving", "outcome")
 _OVER = ("finished", "failed", "cancelled")
 
@@ -199,28 +202,44 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 def _said(value: object) -> str:
     """Say a figure with three digits, and alternatives as what each holds for."""
+    from gatekeeper.reports.number_forms import digits
+
     if isinstance(value, dict):
         return ", ".join(f"{_said(item)} at {name}" for name, item in value.items())
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return digits(value, 3) if isinstance(value, float) else str(value)
 
 
 def _follow(http: httpx.Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
-    shown = ""
+    """Wait for the run's end; on stderr say what it waits for or how far it is."""
+    stage, told, began = "", 0.0, time.monotonic()
     while True:
         view: dict[str, Any] = http.get(f"/v1/gate-runs/{run_id}").json()
-        line = _status(view)
-        if line != shown and not quiet:
-            click.echo(line)
-            shown = line
+        now = time.monotonic()
+        reached = f"{view['state']} {(view['progress'] or {}).get('phase')}"
+        if not quiet and (reached != stage or now - told >= _TELL_S):
+            line = _waits(http, view) if view["state"] == "pending" else _status(view)
+            click.echo(f"{view['gate']} after {now - began:.0f} s: {line}", err=True)
+            stage, told = reached, now
         if view["state"] in _OVER:
             return view
         time.sleep(_POLL_S)
 
 
+def _waits(http: httpx.Client, view: dict[str, Any]) -> str:
+    """Where a pending run stands in the queue, and whether any worker is at work."""
+    from gatekeeper.cli.http import pages
+
+    place = (-view["priority"], view["id"])
+    ahead = sum((-r["priority"], r["id"]) < place for r in pages(http, _RUNS, state="pending"))
+    busy = [run["id"] for run in pages(http, _RUNS, state="running")]
+    queue = f"pending, {ahead} in the queue before it"
+    if busy:
+        return f"{queue}; workers are at {', '.join(busy)}"
+    return f"{queue}; no worker has taken a run. It waits for {view['waiting_for']}"
+
+
 def _status(view: dict[str, Any]) -> str:
     progress = view["progress"]
-    if view["state"] == "pending":
-        return f"pending: waits for {view['waiting_for']}"
     if view["state"] != "running" or progress is None:
         return str(view["state"])
     left = progress.get("seconds_left")

@@ -75,7 +75,14 @@ def _load(path: Path) -> pd.DataFrame:
         ) from error
     rows = [row for row in rows if row]
     header = [name.strip() for name in rows[0]] if rows else []
-    _check_header(header)
+    if header and header[0].startswith(("{", "[")):
+        raise InputError(
+            "looks like JSON, not CSV",
+            field="pairs",
+            value=str(path),
+            remedy=f"write a CSV file whose first line is {','.join(_COLUMNS)}",
+        )
+    _check_header(header, path)
     columns: dict[str, list[Any]] = {name: [] for name in header}
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
@@ -90,20 +97,23 @@ def _load(path: Path) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _check_header(header: list[str]) -> None:
+def _check_header(header: list[str], path: Path) -> None:
     known = (*_COLUMNS, *_OPTIONAL)
     for name in header:
         if name not in known:
             raise UnknownKey(
                 "is not a column of pairs",
-                field="pairs",
+                field=f"{path}: column",
                 value=name,
                 remedy=f"use {', '.join(known)}",
             )
     for name in _COLUMNS:
         if header.count(name) != 1:
             raise InputError(
-                "must be given once", field=f"pairs.{name}", remedy=f"use {', '.join(_COLUMNS)}"
+                "must be given once",
+                field=f"{path}: column",
+                value=name,
+                remedy=f"use {', '.join(_COLUMNS)}",
             )
     if header.count("cluster") > 1:
         raise InputError("must be given once", field="pairs.cluster", remedy="leave one")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.errors import GatekeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,20 +59,30 @@ def apply(path: Path, *, as_json: bool) -> None:
 
 
 def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Documents under PATH with their kinds, each checked."""
+    """Documents under PATH with their kinds, each checked.
+
+    Raises:
+        GatekeeperError: of the kind that was found, its field with the file's name before it.
+    """
     from gatekeeper.actions.start import ECONOMICS_FOLDER, read_documents
     from gatekeeper.core.economics import Economics
     from gatekeeper.core.policies import Policy
 
-    found = read_documents(path)
-    if (path / ECONOMICS_FOLDER).is_dir():
-        found += read_documents(path / ECONOMICS_FOLDER)
+    folders = [path / ECONOMICS_FOLDER] if (path / ECONOMICS_FOLDER).is_dir() else []
+    files = [file for folder in (path, *folders) for file in sorted(folder.glob("*.yaml"))]
     documents = []
-    for document in found:
-        # only prices have a currency at their top
-        kind = "economics" if "currency" in document else "policies"
-        _ = (Economics if kind == "economics" else Policy).from_dict(document)
-        documents.append((kind, document))
+    for file in files or [path]:
+        for document in read_documents(file):
+            # only prices have a currency at their top
+            kind = "economics" if "currency" in document else "policies"
+            try:
+                _ = (Economics if kind == "economics" else Policy).from_dict(document)
+            except GatekeeperError as error:
+                field = f"{file}: {error.field}"
+                raise type(error)(
+                    error.message, field=field, value=error.value, remedy=error.remedy
+                ) from error
+            documents.append((kind, document))
     return documents
 
 
@@ -99,14 +110,16 @@ def _changes(
 
 
 def _said(side: Mapping[str, Any]) -> str:
+    from gatekeeper.reports.number_forms import digits
+
     if not side:
         return "no decision"
     value = side.get("value")
     worth = (
         "value unknown"
         if value is None
-        else f"{value['per_task']:.3g} [{value['low']:.3g}, {value['high']:.3g}] "
-        f"{value['currency']} a task"
+        else f"{digits(value['per_task'], 3)} [{digits(value['low'], 3)}, "
+        f"{digits(value['high'], 3)}] {value['currency']} a task"
     )
     return f"{side['action']} ({side['reason']}, {worth})"
 

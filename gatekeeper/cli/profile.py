@@ -329,5 +329,6 @@ def _print_refused(refused: Iterable[tuple[str, str]]) -> None:
 
     errors = Console(stderr=True, highlight=False)
     for file, reason in refused:
+        reason = reason.removeprefix(f"file={printable(file)}: ")  # noqa: PLW2901 - named already
         said = Text.assemble((f"refused {printable(file)}", "bold red"), f": {printable(reason)}")
         errors.print(said, soft_wrap=True)

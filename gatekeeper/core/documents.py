@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
+from decimal import Decimal
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check",
     "check_json",
+    "in_full",
     "is_number",
     "leaves",
     "mapping",
@@ -107,6 +109,11 @@ def refuse_unknown(document: Mapping[str, Any], known: Iterable[str], *, field: 
                 value=document[key],
                 remedy=f"use {', '.join(names)}" if names else "leave it out",
             )
+
+
+def in_full(money: float, significant: int = 6) -> str:
+    """An amount as people write it: 0.000094 rather than 9.4e-05."""
+    return f"{Decimal(f'{money:.{significant}g}'):f}"
 
 
 def check(checks: Sequence[tuple[str, object, bool, str]]) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.bypass import BYPASS, ENABLE, Envelope
+from gatekeeper.core.documents import in_full
 from gatekeeper.core.policy_schema import (
     BypassRules,
     EquivalenceBudget,
@@ -314,7 +315,7 @@ def _priced(case: _Case) -> Verdict | None:
     minimum = case.policy.minimum_value
     if minimum is None:
         return None
-    shown = f"{minimum.per_task:g} {minimum.currency}"
+    shown = f"{in_full(minimum.per_task)} {minimum.currency}"
     if case.value is None:
         return _insufficient(
             case, [f"price every term of the value per task (minimum {shown})", *case.unpriced]
@@ -326,7 +327,7 @@ def _priced(case: _Case) -> Verdict | None:
     if case.value.high < minimum.per_task:
         return case.bypass(
             "value_negligible",
-            f"At most {case.value.high:g} {minimum.currency} a task is gained, "
+            f"At most {in_full(case.value.high)} {minimum.currency} a task is gained, "
             f"less than the minimum of {shown}.",
         )
     if not case.value.low > minimum.per_task:

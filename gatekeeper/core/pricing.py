@@ -21,6 +21,8 @@ from gatekeeper.core.pricing_level import (
     passing_levels,
     serving_capacity,
 )
+from gatekeeper.core.pricing_method import METHOD, REPLICATES, SEED
+from gatekeeper.core.pricing_narrowing import narrowing
 from gatekeeper.core.pricing_sensitivity import sensitivity
 from gatekeeper.core.pricing_terms import Case
 from gatekeeper.core.pricing_total import COSTS, GAINS, at_worst_level, value_of
@@ -36,16 +38,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.pricing_level import Level
     from gatekeeper.core.value import ValueInterval
 
-__all__ = ["METHOD", "REPLICATES", "SEED", "Priced", "PricingInputs", "price"]
-
-REPLICATES = 2000
-"""Bootstrap replicates: the Monte Carlo error of a 5 % quantile is then about 0.05 sd."""
-
-SEED = 20240229
-"""Fixed and written into every claim, so that an interval's ends recompute to the same digit."""
-
-METHOD: Mapping[str, int] = {"version": 2, "replicates": REPLICATES, "seed": SEED}
-"""What a stored pricing was made by; one made otherwise is made anew."""
+__all__ = ["Priced", "PricingInputs", "price"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +132,9 @@ def price(inputs: PricingInputs) -> Priced:
         "evidence": inputs.evidence,
         "method": dict(METHOD),
     }
-    document["what_would_change"] = what_would_change(case, terms, total, minimum)
+    found_more = narrowing(case, total, minimum)
+    document["narrowing"] = found_more
+    document["what_would_change"] = what_would_change(case, terms, total, minimum, found_more)
     rivals = [other for other in levels if by_load and other is not level]
     document["sensitivity"] = sensitivity(case, total, minimum, rivals)
     document["still_needed"] = list(book.needs)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.claims import equation
+from gatekeeper.core.documents import in_full
+from gatekeeper.core.pricing_narrowing import sentence
 from gatekeeper.core.pricing_terms import share_held
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gatekeeper.core.policy_schema import MinimumValue
     from gatekeeper.core.pricing_terms import Case
     from gatekeeper.core.value import ValueInterval, ValueTerms
@@ -67,12 +71,17 @@ def low_at_known_loss(low: float, loss_high: float, loss_value: float) -> float:
 
 
 def what_would_change(
-    case: Case, terms: ValueTerms, total: ValueInterval | None, minimum: MinimumValue | None
+    case: Case,
+    terms: ValueTerms,
+    total: ValueInterval | None,
+    minimum: MinimumValue | None,
+    more: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Sentences on the figures at which the value meets the minimum (0 where there is none).
 
     The price of a second is that at which the low end, which has to exceed the minimum, meets it;
-    speed-up and number of tasks are those of the estimate.
+    speed-up and number of tasks are those of the estimate. First comes how much ``more`` evidence
+    would do, where `narrowing` looked for it.
     """
     worth, operations = terms.latency_value, terms.operational_cost
     if total is None or worth is None or operations is None:
@@ -80,8 +89,9 @@ def what_would_change(
     if minimum is not None and minimum.currency != total.currency:
         return [f"Prices in {minimum.currency}, which the policy's minimum is in."]
     least = 0.0 if minimum is None else minimum.per_task
-    wanted = f"the minimum of {least:g} {total.currency}"
+    wanted = f"the minimum of {in_full(least)} {total.currency}"
     found = [
+        sentence(more, total, wanted),
         _second(case, worth, total, least, wanted),
         _speedup(case, worth, total, least, wanted),
         _tasks(case, operations, total, least, wanted),
@@ -114,10 +124,12 @@ def _second(
     if value <= 0:
         return f"Even seconds worth nothing would leave the low end above {wanted}."
     if total.low > least:
-        side = f"At {value:.3g} {currency} or less for a second the low end no longer exceeds"
+        side = (
+            f"At {in_full(value, 3)} {currency} or less for a second the low end no longer exceeds"
+        )
     else:
-        side = f"Above {value:.3g} {currency} for a second the low end would exceed"
-    return f"{side} {wanted}; it is {now:g} now."
+        side = f"Above {in_full(value, 3)} {currency} for a second the low end would exceed"
+    return f"{side} {wanted}; it is {in_full(now)} now."
 
 
 def _speedup(
@@ -218,5 +230,5 @@ def _failures(
         return None
     return (
         f"More outcome pairs: with the success difference known exactly, the low end would be "
-        f"{without:.3g} {total.currency}, above {wanted}."
+        f"{in_full(without, 3)} {total.currency}, above {wanted}."
     )

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatekeeper.core.claims import EQUATIONS, Claim
-from gatekeeper.core.task_savings import TaskCurves, read_curves
+from gatekeeper.core.task_savings import TaskCurves, read_curves, repeated
 from gatekeeper.core.value import ValueInterval
 
 if TYPE_CHECKING:
@@ -42,11 +42,17 @@ class PricingLedger:
         self._known: dict[str, Any] = {}
         self._keeps = True
 
-    def scratch(self) -> PricingLedger:
-        """Return a ledger to try other inputs on: it keeps no claim and reads no table twice."""
+    def scratch(self, times: int = 1) -> PricingLedger:
+        """Return a ledger to try other inputs on: it keeps no claim and reads no table twice.
+
+        With ``times`` above 1 it has as many times the tasks, each like one that is here.
+        """
         other = PricingLedger(self.route, self.curves, self._evidence)
         other._known = self._known
         other._keeps = False
+        if times > 1:
+            tasks, other._known = self.tasks, {}
+            other.once("tasks", lambda: None if tasks is None else repeated(tasks, times))
         return other
 
     def once(self, key: object, compute: Callable[[], _T]) -> _T:

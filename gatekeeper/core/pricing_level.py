@@ -108,7 +108,7 @@ def draft_bytes(summary: Mapping[str, Any]) -> float | None:
 
 
 def outcome_difference(summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Candidate minus baseline success with its interval; None where it is not known."""
+    """Candidate minus baseline success, its interval and pairs; None where it is not known."""
     try:
         low, high = (_number(end) for end in summary["interval"])
         difference = _number(summary["difference"])
@@ -116,7 +116,12 @@ def outcome_difference(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if not -1 <= low <= difference <= high <= 1:
         return None
-    return {"difference": difference, "interval": [low, high]}
+    pairs = summary.get("n")
+    return {
+        "difference": difference,
+        "interval": [low, high],
+        "pairs": int(pairs) if is_number(pairs) else None,
+    }
 
 
 def _passing(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -350,4 +350,4 @@ def _succeeding(case: Case, value: float) -> Case:
         return case
     by = value - outcome["difference"]
     ends = [min(1.0, max(-1.0, end + by)) for end in outcome["interval"]]
-    return replace(case, outcome={"difference": value, "interval": ends})
+    return replace(case, outcome={**outcome, "difference": value, "interval": ends})

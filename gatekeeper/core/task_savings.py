@@ -37,6 +37,7 @@ __all__ = [
     "excluded",
     "mean_of",
     "read_curves",
+    "repeated",
     "saved",
     "saved_seconds",
     "sessions",
@@ -284,6 +285,21 @@ def read_curves(curves: pd.DataFrame | TaskCurves) -> TaskCurves | None:
         stacked.max(axis=0),
         session,
         len(known),
+    )
+
+
+def repeated(curves: TaskCurves, times: int) -> TaskCurves:
+    """``times`` as many tasks like these, in as many times the sessions."""
+    shift = np.repeat(np.arange(times) * curves.sessions, len(curves.session))
+    return TaskCurves(
+        curves.x,
+        np.tile(curves.wall, times),
+        np.tile(curves.calls, times),
+        np.tile(curves.saved, (times, 1)),
+        np.tile(curves.low, (times, 1)),
+        np.tile(curves.high, (times, 1)),
+        np.tile(curves.session, times) + shift,
+        times * curves.sessions,
     )
 
 

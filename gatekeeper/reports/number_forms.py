@@ -12,6 +12,7 @@ __all__ = [
     "amount",
     "bytes_",
     "count",
+    "digits",
     "duration",
     "money",
     "per_second",
@@ -25,15 +26,28 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _LONG_MS = 10.0
 _KIB = 1024
 _LEAST = 0.001
+_NEXT_TO_NOTHING = 1e-6
+"""Below a millionth – of a currency, of a second – the digits tell a reader nothing; claims keep them."""
 
 
 def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
+def digits(value: float, significant: int = 4) -> str:
+    """So many significant digits, never a power of ten; what is next to nothing is said to be.
+
+    0 stays 0, and what rounds beyond the decimal point keeps its thousands.
+    """
+    if 0 < abs(value) < _NEXT_TO_NOTHING:
+        least = f"{Decimal(str(_NEXT_TO_NOTHING)):f}"
+        return f"<{least}" if value > 0 else f">−{least}"
+    return _minus(f"{Decimal(f'{value:.{significant}g}'):f}")
+
+
 def plain(value: float) -> str:
     """Four significant digits."""
-    return _minus(f"{value:.4g}")
+    return digits(value)
 
 
 def count(value: float) -> str:
@@ -57,7 +71,9 @@ def share(value: float) -> str:
 
 def signed_share(value: float) -> str:
     """Difference of shares, its sign always shown."""
-    return _minus(f"{100 * value:+.3g} %")
+    if 0 < abs(value) < _LEAST / 100:
+        return f"{'+' if value > 0 else '−'}<{_LEAST:g} %"
+    return f"{'' if value < 0 else '+'}{digits(100 * value, 3)} %"
 
 
 def duration(seconds: float) -> str:
@@ -71,7 +87,7 @@ def duration(seconds: float) -> str:
         return f"{seconds / _MINUTE:.3g} min"
     if size >= _LONG_MS:
         return _minus(f"{seconds:.3g} s")
-    return _minus(f"{1000 * seconds:.4g} ms")
+    return f"{digits(1000 * seconds)} ms"
 
 
 def per_second(value: float) -> str:
@@ -89,8 +105,8 @@ def bytes_(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Money without its currency, where that stands beside it; 0.00005 and not 5e-05."""
-    return _minus(f"{Decimal(f'{value:.4g}'):f}")
+    """Money without its currency, where that stands beside it."""
+    return digits(value)
 
 
 def money(currency: str) -> Callable[[float], str]:

@@ -28,12 +28,14 @@ __all__ = [
     "limits",
     "needed",
     "repair",
+    "spare",
     "tested",
     "undecided",
     "used",
     "why",
 ]
 
+_EFFECT = "summary.design.declared_effect"
 _INSIDE, _BEYOND = Mark("inside the limits", "good"), Mark("beyond the limits", "bad")
 
 
@@ -99,6 +101,27 @@ def needed(case: Case) -> Line:
     """Further tokens that may settle it."""
     more = case.count("summary.tokens_needed")
     return (UNKNOWN,) if more == UNKNOWN else line("about ", more, " more")
+
+
+def spare(case: Case) -> Line:
+    """None for the verdict; where the run stopped early, how many its plan's difference takes."""
+    at = _EFFECT
+    least, tokens = case.figures.value(f"{at}.tokens_needed"), case.figures.value("summary.tokens")
+    if not case.exact or least is None or tokens is None:
+        return ("none for this verdict",)
+    share = case.figures.figure(f"{at}.share", in_number)
+    if tokens >= least:
+        found = line("none for the difference that the plan sets out to find, ", share)
+        return line(found, " tokens; a smaller one takes more")
+    return line(
+        "none for this verdict; to notice a fault in ",
+        share,
+        " tokens ",
+        case.figures.figure(f"{at}.power", times_in),
+        ", about ",
+        case.count(f"{at}.tokens_needed"),
+        " in all",
+    )
 
 
 def lead(case: Case) -> Line:
@@ -234,7 +257,7 @@ def limits(case: Case) -> tuple[Block, ...]:
 
 def _smallest(case: Case) -> Line:
     """The smallest difference that the plan set out to find; unknown where it declared none."""
-    at = "summary.design.declared_effect"
+    at = _EFFECT
     least, tokens = case.figures.value(f"{at}.tokens_needed"), case.figures.value("summary.tokens")
     if least is None or tokens is None:
         text = (
@@ -253,13 +276,13 @@ def _smallest(case: Case) -> Line:
             " (an estimate from simulated models). Less than that may go unseen.",
         )
     return line(
-        "The plan sets out to notice, ",
-        power,
-        ", if ",
+        "If ",
         share,
-        " tokens are the draft's own, unchecked. That takes about ",
+        " tokens were the draft's own, unchecked, about ",
         case.count(f"{at}.tokens_needed"),
-        " tokens drawn at random, and fewer were compared: it may have been missed.",
+        " tokens drawn at random would show it ",
+        power,
+        " (an estimate). Fewer were compared, so a fault of that size may have been missed.",
     )
 
 

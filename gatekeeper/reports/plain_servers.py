@@ -18,6 +18,7 @@ __all__ = [
     "limits",
     "needed",
     "repair",
+    "spare",
     "tested",
     "undecided",
     "used",
@@ -58,6 +59,11 @@ def used(case: Case) -> Line:
 def needed(_case: Case) -> Line:
     """More tokens do not show what servers hide."""
     return ("unknown: tokens are not what is missing, see below",)
+
+
+def spare(_case: Case) -> Line:
+    """A verdict that stands needs none."""
+    return ("none for this verdict",)
 
 
 def lead(case: Case) -> Line:

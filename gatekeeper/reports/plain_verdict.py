@@ -65,6 +65,10 @@ class _Words(Protocol):
         """Tokens that may settle what is undecided."""
         ...
 
+    def spare(self, case: Case, /) -> Line:
+        """Tokens that a verdict which stands would take to say more."""
+        ...
+
     def lead(self, case: Case, /) -> Line:
         """What happened, in two or three sentences."""
         ...
@@ -152,7 +156,7 @@ def _facts(case: Case, words: _Words) -> tuple[tuple[str, Line], ...]:
 
 def _needed(case: Case, words: _Words) -> Line:
     if case.outcome == "PASS":
-        return ("none",)
+        return words.spare(case)
     if case.outcome == "FAIL":
         return ("none: the verdict stands, however many follow",)
     return words.needed(case) if case.measured else ("unknown",)

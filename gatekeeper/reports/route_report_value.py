@@ -326,7 +326,7 @@ def _tasks(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
                     line(counted("complete"), " complete, ", counted("open"), " open"),
                 ),
                 ("Evidence grades", joined),
-                ("Calls that match no route", counted("unmatched_calls")),
+                ("Calls that match no route: counted, never priced", counted("unmatched_calls")),
             )
         ),
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gatekeeper.cli.demo import workflow
 from gatekeeper.cli.demo.flow import Demo
-from gatekeeper.cli.demo.screen import Screen, decision_table
+from gatekeeper.cli.demo.screen import Screen, _narrowing, _overall, decision_table
 from gatekeeper.config import Settings
 from gatekeeper.errors import Unavailable
 
@@ -142,3 +142,65 @@ def test_the_screen_ends_with_commands_to_type(capsys: pytest.CaptureFixture[str
     with Screen() as screen:
         screen.next_steps([("Do this", ["gatekeeper profile my-trace.json"])])
     assert "gatekeeper profile my-trace.json" in capsys.readouterr().out
+
+
+def test_progress_counts_to_all_gates_there_may_be_and_keeps_an_estimate(
+    walk: Demo, api: Api
+) -> None:
+    before = _overall(walk.rows(api.client))
+    assert before.startswith("0 of 9 gate runs done, about ")
+    api.finish("prose", "equivalence", "PASS")
+    api.finish("prose", "serving", "FAIL")
+    after = _overall(walk.rows(api.client))
+    assert after.startswith("3 of 9 gate runs done, about ")  # prose needs no outcome run any more
+    assert minutes(after) < minutes(before)
+
+
+def minutes(said: str) -> int:
+    return int(said.rpartition("about ")[2].split()[0])
+
+
+def test_a_straddling_value_is_told_what_would_narrow_it(walk: Demo, api: Api) -> None:
+    found = row(walk, api, "code")
+    found["value"] = {"narrowing": {"factor": 4.0}, "what_would_change": ["about 18 block pairs"]}
+    assert _narrowing(found) == "about 18 block pairs"
+    found["value"] = {"narrowing": None, "what_would_change": ["Above 1 EUR"]}
+    assert _narrowing(found) is None
+
+
+def test_small_amounts_have_no_powers_of_ten(walk: Demo, api: Api) -> None:
+    total = {"per_task": 0.0049, "low": 9.4e-05, "high": 0.0091, "currency": "EUR"}
+    assert "[0.000094, 0.0091]" in drawn({**row(walk, api, "code"), "value": {"total": total}})
+
+
+def test_next_steps_hold_every_command_and_replace_the_last_token(tmp_path: Path) -> None:
+    tokens = [
+        {"id": "old", "name": "demo-next-steps", "revoked_at": None},
+        {"id": "mine", "name": "someone", "revoked_at": None},
+    ]
+    deleted = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "DELETE":
+            deleted.append(request.url.path)
+        made = {"token": "gk_new", "items": tokens, "next": None}
+        return httpx.Response(200, json=made)
+
+    client = httpx.Client(base_url="http://api", transport=httpx.MockTransport(answer))
+    steps = workflow.next_steps(client, Settings.load(home=tmp_path))
+    assert deleted == ["/v1/tokens/old"]
+    said = [command for _, commands in steps for command in commands]
+    assert any("route test my-trace.json" in command for command in said)
+    own = [command for command in said if "own-servers" in command or " worker " in command]
+    assert [part.split()[-1] for part in own] == ["--plan", "&", "--wait"]
+
+
+def test_a_narrow_terminal_cuts_nothing_off(walk: Demo, api: Api) -> None:
+    total = {"per_task": 0.0049, "low": 9.4e-05, "high": 0.0091, "currency": "EUR"}
+    rows = [{**found, "value": {"total": total}} for found in walk.rows(api.client)]
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(decision_table(rows, width=80))
+    said = console.export_text()
+    for head in ("outcome", "speed-up", "value per task", "reason", "evidence"):
+        assert head in said
+    assert said.count("0.0091]") == len(rows)

@@ -181,3 +181,11 @@ def test_costs_beyond_what_can_be_compared_pass_nothing(answer: Any, costs: str)
     done = answer([f"t{i},1,1,{costs}" for i in range(500)])
     assert done.status == 1
     assert done.json["outcome"] == "INCONCLUSIVE"
+
+
+def test_a_json_file_is_said_to_be_one(gatekeeper: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.json"
+    path.write_text('[{"task": "a", "baseline_success": 1}]')
+    done = gatekeeper("outcome", "check", path)
+    assert done.status == 2
+    assert f"pairs={path}: looks like JSON, not CSV; " in done.err.replace("\n", "")

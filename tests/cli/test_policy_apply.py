@@ -114,6 +114,7 @@ def test_a_cheaper_second_changes_the_decision_within_seconds(
     refused = run("policy", "apply", folder)
     assert refused.status == 2
     assert "typo" in refused.err
+    assert f"{prices}: " in refused.err
     assert enabled.value()["economics"]["document"]["value_of_second"] == 0.01
 
 

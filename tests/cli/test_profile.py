@@ -194,6 +194,9 @@ def test_refused_files_say_why_and_do_not_stop_the_others(tmp_path: Path) -> Non
     assert "no time to attribute" in reasons[str(table)]
     assert f"file={absent}: no such file" in reasons[str(absent)]
     assert "directory" in reasons[str(tmp_path)]
+    printed = run(ESSAY, absent)
+    assert f"refused {absent}: no such file" in printed.stderr
+    assert printed.stderr.count("absent.json") == 1
 
 
 @pytest.mark.parametrize("content", ["", "  \n", "[]", "{}", "3", '{"resourceSpans": []}', "{"])

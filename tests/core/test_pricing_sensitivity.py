@@ -93,7 +93,8 @@ def put(arguments: dict[str, Any], name: str, value: float) -> dict[str, Any]:
 
 def above(arguments: dict[str, Any]) -> bool:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pricing, "sensitivity", lambda *_: None)  # the value alone is asked for
+        for table in ("sensitivity", "narrowing"):
+            patch.setattr(pricing, table, lambda *_: None)  # the value alone is asked for
         found = priced(**arguments)
     minimum = arguments.get("minimum", MinimumValue(0.001, "EUR"))
     assert found.value is not None

@@ -21,7 +21,7 @@ PROFILE = json.dumps({"traceEvents": [{"ph": "X", "name": "kernel", "ts": 1, "du
         (b'[{"arrival_time": 1.5, "prompt_tokens": 5}]', "arrival times"),
         (b'{"spanName": "call", "attributes": {"gen_ai.usage.output_tokens": 5}}', "without its"),
         (PROFILE, "profiler's trace"),
-        (gzip.compress(PROFILE), "profiler's trace"),
+        (gzip.compress(PROFILE, mtime=0), "profiler's trace"),
     ],
 )
 def test_file_that_cannot_give_timings_says_why_and_what_would_help(data: Any, reason: Any) -> None:

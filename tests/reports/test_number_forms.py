@@ -30,6 +30,16 @@ from gatekeeper.reports import number_forms as forms
         (forms.plain, -0.17373, "−0.1737"),
         (forms.money("EUR"), 0.00005, "0.00005 EUR"),
         (forms.money("EUR"), -0.0123456, "−0.01235 EUR"),
+        (forms.money("EUR"), 1.633e-13, "<0.000001 EUR"),
+        (forms.money("EUR"), -1e-9, ">−0.000001 EUR"),
+        (forms.money("EUR"), 0.0, "0 EUR"),
+        (forms.amount, 1e9, "1000000000"),
+        (forms.plain, 0.000094, "0.000094"),
+        (forms.plain, 123456.0, "123500"),
+        (forms.signed_share, 1e-9, "+<0.001 %"),
+        (forms.signed_share, 15.24, "+1520 %"),
+        (forms.signed_share, 0.0, "+0 %"),
+        (forms.duration, 1e-12, "<0.000001 ms"),
     ],
 )
 def test_figures_read_with_their_unit(form: object, value: float, text: str) -> None:

@@ -444,10 +444,15 @@ def test_what_it_would_have_found_is_said_only_where_it_was_declared() -> None:
     short = case("pass")
     effect = short["run"]["result"]["summary"]["design"]["declared_effect"]
     assert effect["tokens_needed"] > short["run"]["result"]["summary"]["tokens"]
-    assert "fewer were compared: it may have been missed" in words(short)
+    least = forms.count(effect["tokens_needed"])
+    assert "Fewer were compared, so a fault of that size may have been missed" in words(short)
+    in_all = f"30 in 100 tokens 9 times in 10, about {least} in all"
+    assert f"none for this verdict; to notice a fault in {in_all}" in words(short)
     assert "would have found it" not in words(short)
     effect["tokens_needed"] = short["run"]["result"]["summary"]["tokens"]
     assert "this test would have found it 9 times in 10 (an estimate" in words(short)
+    found = "none for the difference that the plan sets out to find"
+    assert f"{found}, 30 in 100 tokens" in words(short)
 
 
 @pytest.mark.parametrize("name", ["approximate pass", "approximate fail"])

@@ -11,6 +11,7 @@ import httpx
 
 from gatekeeper import plugins
 from gatekeeper.cli.demo.setup import DemoRoute, documents, load_setup, routes
+from gatekeeper.cli.http import pages
 from gatekeeper.cli.processes import child, free_port, run_json, wait_ready
 from gatekeeper.errors import Unavailable
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.config import Settings
 
-__all__ = ["Demo", "ok"]
+__all__ = ["Demo", "ok", "revoke_earlier"]
 
 _TOKEN_TTL_S = 6 * 3600.0
 _REUSABLE = ("pending", "running", "finished")
@@ -81,6 +82,7 @@ class Demo:
                 headers={"Authorization": f"Bearer {self.token}"},
                 timeout=60,
             ) as client:
+                revoke_earlier(client, "demo", but=made["id"])
                 yield client
 
     @contextmanager
@@ -212,6 +214,15 @@ class Demo:
         found: dict[str, Any] = ok(client.get(f"/v1/gate-runs/{run_id}"))
         self._known[run_id] = found
         return found
+
+
+def revoke_earlier(client: httpx.Client, name: str, *, but: str | None = None) -> int:
+    """Revoke the tokens of this name that an earlier demo left; return how many there were."""
+    known = pages(client, "/v1/tokens")
+    left = [t["id"] for t in known if t["name"] == name and not t["revoked_at"] and t["id"] != but]
+    for token in left:
+        ok(client.delete(f"/v1/tokens/{token}"))
+    return len(left)
 
 
 def ok(response: httpx.Response) -> Any:  # noqa: ANN401 - the endpoint's JSON

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatekeeper.cli.demo.agent_report import lines
+from gatekeeper.reports import number_forms as forms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["Screen", "cell", "decision_table"]
 
 _LOG_WIDTH = 132
+_WIDEST = {
+    "speed-up": "1.80× at 1 ",
+    "value per task": "[0.0001, 0.009]",
+    "reason": "insufficient",
+    "evidence": "to 12-01",
+}
+"""Columns whose cells may take several lines, with what they hold on one."""
+_TYPICAL_S = {"equivalence": 60.0, "serving": 40.0, "outcome": 70.0}
+"""What a gate of the demo takes on two idle cores: a first estimate, until one has ended here."""
+_OTHER_GATE_S = 60.0
 _STYLE = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow", "ERROR": "red"}
 
 
@@ -59,7 +70,7 @@ class Screen:
                 self._console.print()
                 self._live = Live(console=self._console, refresh_per_second=4, transient=True)
                 self._live.start()
-            self._live.update(Group(decision_table(rows), Text(_overall(rows), style="dim")))
+            self._live.update(Group(self._table(rows), Text(_overall(rows), style="dim")))
             return
         for row in rows:
             for gate, run in row["runs"].items():
@@ -72,6 +83,9 @@ class Screen:
                     self._console.print(
                         f"{row['route'].name} {gate}: {phase} ({_overall(rows)})", soft_wrap=True
                     )
+
+    def _table(self, rows: Sequence[Mapping[str, Any]]) -> Table:
+        return decision_table(rows, width=self._console.width)
 
     def pause(self) -> None:
         """Take the live table away: what follows is told in lines."""
@@ -91,18 +105,24 @@ class Screen:
         self.pause()
         say = self._console.print
         say()
-        say(decision_table(rows))
+        say(self._table(rows))
         for row in rows:
             say(
                 f"  [bold]{row['route'].name}[/bold] ({row['route'].about}): "
                 f"{row['decision']['explanation']}"
             )
+            if row["decision"]["reason"] == "insufficient_evidence" and _narrowing(row):
+                say(f"    {_narrowing(row)}")
             say(f"    report: {reports[row['route'].name]}", soft_wrap=True)
         if agent is not None:
             say()
             say(f"What an agent of [bold]{agent['route']}[/bold] saw:")
             for line in lines(agent):
                 say(f"  {line}")
+            say(
+                "  Calls of the arm that speculated belong to no route, and reports count them so: "
+                "they decode faster already, and pricing them would count the saving twice."
+            )
         document = policy["document"]
         say()
         say(
@@ -121,8 +141,15 @@ class Screen:
                 say(f"      {command}", soft_wrap=True, markup=False)
 
 
-def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Draw a row per route: its gates, the action and window, the measured speed-up, value, reason."""
+def decision_table(rows: Sequence[Mapping[str, Any]], *, width: int = _LOG_WIDTH) -> Table:
+    """Draw each route: its gates, the action and window, the measured speed-up, value, reason.
+
+    A route is a row where ``width`` has room for all its columns, else a column: nothing is cut off.
+    """
+    gates = list(rows[0]["runs"]) if rows else []
+    heads = ["route", "artifact", *gates, "action", "γ", "speed-up", "value per task", "reason"]
+    heads.append("evidence")
+    body = [_cells(row, gates) for row in rows]
     table = Table(
         title="Enable or bypass?",
         title_justify="left",
@@ -131,31 +158,37 @@ def decision_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    for name in ("route", "artifact"):
-        table.add_column(name, no_wrap=True)
-    gates = list(rows[0]["runs"]) if rows else []
-    for gate in gates:
-        table.add_column(gate, no_wrap=True, min_width=len("INCONCLUSIVE"))
-    for name, width in (("action", 6), ("γ", 1), ("speed-up", 11), ("value per task", 15)):
-        table.add_column(name, min_width=width)
-    for name, width in (("reason", 12), ("evidence", 8)):
-        table.add_column(name, min_width=width)
-    for row in rows:
-        decision = row["decision"]
-        table.add_row(
-            row["route"].name,
-            row["route"].artifact,
-            *(cell(row["runs"][gate]) for gate in gates),
-            Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
-            _windows(decision),
-            _speedup(row["runs"].get("serving")),
-            _value(row),
-            decision["reason"].replace("_", " ")
-            if row["done"]
-            else Text("waiting for its gates", style="dim"),
-            _evidence(row),
-        )
+    if width < _LOG_WIDTH:
+        first, *others = zip(heads, *body, strict=True)
+        for head in first:
+            table.add_column(head)
+        for turned in others:
+            table.add_row(*turned)
+        return table
+    for head in heads:
+        widest = "INCONCLUSIVE" if head in gates else _WIDEST.get(head, head)
+        table.add_column(head, no_wrap=head not in _WIDEST, min_width=len(widest))
+    for cells in body:
+        table.add_row(*cells)
     return table
+
+
+def _cells(row: Mapping[str, Any], gates: Sequence[str]) -> list[str | Text]:
+    decision = row["decision"]
+    reason = Text("waiting for its gates", style="dim")
+    if row["done"]:
+        reason = Text(decision["reason"].replace("_", " "))
+    return [
+        row["route"].name,
+        row["route"].artifact,
+        *(cell(row["runs"][gate]) for gate in gates),
+        Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
+        _windows(decision),
+        _speedup(row["runs"].get("serving")),
+        _value(row),
+        reason,
+        _evidence(row),
+    ]
 
 
 def cell(run: Mapping[str, Any] | None) -> Text:
@@ -201,7 +234,16 @@ def _value(row: Mapping[str, Any]) -> str:
     total = (row.get("value") or {}).get("total")
     if total is None:
         return "unknown" if row.get("value") else "–"
-    return f"{total['per_task']:.2g} {total['currency']}\n[{total['low']:.2g}, {total['high']:.2g}]"
+    value, low, high = (forms.digits(total[end], 2) for end in ("per_task", "low", "high"))
+    return f"{value} {total['currency']}\n[{low}, {high}]"
+
+
+def _narrowing(row: Mapping[str, Any]) -> str | None:
+    """What would narrow the value interval, where the pricing says it."""
+    value = row.get("value") or {}
+    if not value.get("narrowing"):
+        return None
+    return str(value["what_would_change"][0])
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
@@ -216,29 +258,42 @@ def _evidence(row: Mapping[str, Any]) -> str:
 
 
 def _overall(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Sum up: runs done, and the time left at the pace of the runs that have ended."""
-    runs = [run for row in rows for run in row["runs"].values() if run is not None]
-    done = [run for run in runs if run["finished_at"]]
-    text = f"{len(done)} of {len(runs)} gate runs done"
-    left = _seconds_left(runs)
+    """Sum up: gates settled of all there may be, and about how long the others take.
+
+    A gate that a route which is done never ran (another one failed it) is settled without a run.
+    """
+    cells = [(gate, run, row["done"]) for row in rows for gate, run in row["runs"].items()]
+    settled = [done if run is None else bool(run["finished_at"]) for _, run, done in cells]
+    text = f"{sum(settled)} of {len(cells)} gate runs done"
+    left = _seconds_left(cells)
     return text if not left else f"{text}, about {max(1, round(left / 60))} min left"
 
 
-def _seconds_left(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    pace: dict[str, list[float]] = {}
-    for run in runs:
-        if run["finished_at"] and run["started_at"]:
-            took = datetime.fromisoformat(run["finished_at"]) - datetime.fromisoformat(
-                run["started_at"]
-            )
-            pace.setdefault(run["gate"], []).append(took.total_seconds())
+def _seconds_left(cells: Sequence[tuple[str, Mapping[str, Any] | None, bool]]) -> float:
+    """Seconds of the runs that have not ended, each as long as its gate took so far.
+
+    A gate that has not ended anywhere yet takes its typical time, times how this machine compares
+    with the typical one on the gates that have.
+    """
+    took: dict[str, list[float]] = {}
+    for gate, run, _ in cells:
+        if run is not None and run["finished_at"] and run.get("started_at"):
+            ends = (datetime.fromisoformat(run[at]) for at in ("started_at", "finished_at"))
+            began, ended = ends
+            took.setdefault(gate, []).append((ended - began).total_seconds())
+    mean = {gate: sum(times) / len(times) for gate, times in took.items()}
+    known = [gate for gate in mean if gate in _TYPICAL_S]
+    pace = 1.0
+    if known:
+        pace = sum(mean[gate] for gate in known) / sum(_TYPICAL_S[gate] for gate in known)
     left = 0.0
-    for run in runs:
-        if run["finished_at"]:
+    for gate, run, done in cells:
+        if done if run is None else run["finished_at"]:
             continue
-        if run["gate"] not in pace:
-            return None
-        left += sum(pace[run["gate"]]) / len(pace[run["gate"]])
+        whole = mean.get(gate, pace * _TYPICAL_S.get(gate, _OTHER_GATE_S))
+        progress = None if run is None else run.get("progress")
+        share = progress["done"] / progress["total"] if progress and progress.get("total") else 0.0
+        left += whole * (1 - share / 2)  # a phase is not the whole run
     return left
 
 

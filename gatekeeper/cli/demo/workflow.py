@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gatekeeper.cli.demo.flow import ok
+from gatekeeper.cli.demo.flow import ok, revoke_earlier
 from gatekeeper.config import PORT, data_dir
 from gatekeeper.errors import Unavailable
 
@@ -27,6 +27,7 @@ __all__ = ["compare_arms", "next_steps", "priced_tasks", "wait_for_values", "wri
 _PATIENCE_S = 60.0
 _POLL_S = 1.0
 _TOKEN_TTL_S = 7 * 24 * 3600.0
+_NEXT_STEPS = "demo-next-steps"
 
 
 def compare_arms(
@@ -121,19 +122,25 @@ def write_reports(client: httpx.Client, routes: Sequence[str], folder: Path) -> 
 
 
 def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list[str]]]:
-    """Commands that work as printed, against ``make serve``, with a token of a week's life."""
+    """Commands that work as printed, against ``make serve``, with a token of a week's life.
+
+    Only a token's hash is stored, so the one of an earlier demo cannot be printed again: it is
+    revoked, and this one takes its place.
+    """
+    replaced = revoke_earlier(client, _NEXT_STEPS)
     made = ok(
         client.post(
             "/v1/tokens",
-            json={"name": "demo-next-steps", "role": "admin", "ttl_s": _TOKEN_TTL_S},
+            json={"name": _NEXT_STEPS, "role": "admin", "ttl_s": _TOKEN_TTL_S},
         )
     )
+    revoked = " (its token replaces the last demo's, now revoked)" if replaced else ""
     us, url = sys.argv[0], f"http://127.0.0.1:{PORT}"
     prices = data_dir("policies") / "economics" / "demo.yaml"
     pair = "--baseline-url http://127.0.0.1:8001/v1 --candidate-url http://127.0.0.1:8002/v1"
     return [
         (
-            "In another terminal, serve this home; then, here:",
+            f"In another terminal, serve this home; then, here{revoked}:",
             [
                 f"{us} serve --home {settings.home} --port {PORT}",
                 f"export GATEKEEPER_URL={url} GATEKEEPER_HOME={settings.home}",
@@ -153,8 +160,16 @@ def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list
             ],
         ),
         (
-            "3. Your own servers, one plain and one speculating: what would a verdict cost?",
-            [f"{us} gate run --route own-servers {pair} --plan"],
+            "   Calls are priced on the route whose rules match (route set NAME --file); which is it?",
+            [f"{us} route test my-trace.json"],
+        ),
+        (
+            "3. Your own servers, one plain and one speculating: the cost of a verdict, then the verdict",
+            [
+                f"{us} gate run --route own-servers {pair} --plan",
+                f"{us} worker --home {settings.home} --idle-exit 600 &",
+                f"{us} gate run --route own-servers {pair} --wait",
+            ],
         ),
         ("Every figure again, from its evidence:", [f"{us} claims verify --home {settings.home}"]),
     ]
