@@ -146,7 +146,8 @@ def _run(stage: str, name: str, kept: Path, *, alone: bool) -> None:
         subprocess.run(command, check=True)  # noqa: S603 - this very file
         return
     start = time.monotonic()
-    answer = {**STAGES[stage].parts()[name](), "seconds": round(time.monotonic() - start, 1)}
+    found = STAGES[stage].parts()[name]()
+    answer = {**found, "seconds": round(time.monotonic() - start, 1), "commit": _commit()}
     half = kept.with_suffix(".part")
     half.write_text(json.dumps(answer, indent=1))
     half.rename(kept)
