@@ -56,8 +56,9 @@ def _typical(part: Mapping[str, Any]) -> str:
     exact, approximate = (
         part["contracts"][name]["result"]["outcome"] for name in ("exact", "approximate")
     )
+    at = f" (commit `{part['commit']}`)" if "commit" in part else ""
     return (
-        f"Typical acceptance on the Medusa heads: declared exact {exact}; declared approximate "
+        f"Typical acceptance on the Medusa heads{at}: declared exact {exact}; declared approximate "
         f"{approximate}, with a largest deviation of {part['largest_deviation']:+.3f} in the mean of "
         "a declared feature."
     )
