@@ -93,6 +93,16 @@ def _real(parts: Mapping[str, Any]) -> list[str]:
             f"- {name}: FAIL in {found} of {len(runs)} seeds, after {tokens} sampled tokens (at most "
             f"{part['limit']:,}); acceptance {rates}"
         )
+    for part in parts.values():
+        if "real_server" not in part:
+            continue
+        strict = part["strict"] or {}
+        shown = f"{strict['log10_e']:.2f}" if strict else "unknown"
+        lines.append(
+            f"- llama.cpp's server, {part['real_server']}: {part['outcome']} by "
+            f"{part['scoring']['rule']}, {part['scoring']['tokens']:,} sampled tokens, log10 E {shown}, "
+            f"{part['greedy']['mismatches']:,} greedy faults"
+        )
     if "gate-cost" in parts:
         cost = parts["gate-cost"]
         each = ", ".join(f"{name} {ms:.2f}" for name, ms in cost["ms_per_token"].items())

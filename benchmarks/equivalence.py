@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import gate_cost
 import numpy as np
 import real_faults
+import real_llamacpp
 import rivals
 from detection_page import TESTS
 
@@ -295,7 +296,7 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
     found |= {name.replace(" ", "-"): partial(benign, name) for name in CONTROLS if name != "exact"}
     found |= {"blind": blind, "power": declared_effects, "stopping": stopping, "cost": bank_cost}
     found |= {"gate-cost": gate_cost.real_model, "formats": _formats}
-    return found | real_faults.parts()
+    return found | real_faults.parts() | real_llamacpp.parts()
 
 
 def _formats() -> dict[str, Any]:

@@ -246,7 +246,8 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
     return {
         "sqlite": partial(_in_a_folder, postgresql=False, kills=KILLS),
         "postgresql": partial(_in_a_folder, postgresql=True, kills=KILLS),
-        "memory": _bounded_memory,
+        "memory": partial(_bounded_memory, used=False),
+        "memory-used": partial(_bounded_memory, used=True),
     }
 
 
@@ -257,9 +258,9 @@ def _in_a_folder(*, postgresql: bool, kills: int) -> Any:  # noqa: ANN401 - JSON
         return run(Path(folder) / "home", kills=kills, database_url=url)
 
 
-def _bounded_memory() -> Any:  # noqa: ANN401 - JSON
+def _bounded_memory(*, used: bool) -> Any:  # noqa: ANN401 - JSON
     with tempfile.TemporaryDirectory() as folder:
-        return ingest_memory.run(Path(folder))
+        return ingest_memory.run(Path(folder), used=used)
 
 
 def main() -> int:

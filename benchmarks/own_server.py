@@ -22,6 +22,8 @@ from gatekeeper.store.database import open_database
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memory_limit import ControlGroup
+
 __all__ = ["Running", "a_token", "cpu_s", "free_port", "serving", "wait_ready"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -42,9 +44,16 @@ class Running:
         return {"Authorization": f"Bearer {self.token}"}
 
     def memory_mib(self, field: str) -> float:
-        """Memory of the process, such as ``RssAnon``, or ``VmHWM``: the most that it ever was."""
+        """Memory of the process, such as ``RssAnon``, or ``VmHWM``: the most that it ever was.
+
+        Raises:
+            ProcessLookupError: it has ended.
+        """
         status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition(f"{field}:")[2].split()[0]) / 1024
+        figure = status.partition(f"{field}:")[2].split()
+        if not figure:
+            raise ProcessLookupError(f"process {self.pid} has ended")
+        return int(figure[0]) / 1024
 
 
 def free_port() -> int:
@@ -73,7 +82,7 @@ def a_token(home: Path, database_url: str | None = None) -> str:
         db.close()
 
 
-def wait_ready(url: str) -> None:
+def wait_ready(url: str, *, path: str = "/readyz") -> None:
     """Wait until a server answers.
 
     Raises:
@@ -82,7 +91,7 @@ def wait_ready(url: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"{url}/readyz", timeout=5).status_code == httpx.codes.OK:
+            if httpx.get(f"{url}{path}", timeout=5).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             time.sleep(0.02)
@@ -90,13 +99,22 @@ def wait_ready(url: str) -> None:
 
 
 @contextmanager
-def serving(home: Path, *options: str, database_url: str | None = None) -> Iterator[Running]:
-    """Serve a home until the block ends; ``options`` are those of ``gatekeeper serve``."""
+def serving(
+    home: Path,
+    *options: str,
+    database_url: str | None = None,
+    group: ControlGroup | None = None,
+) -> Iterator[Running]:
+    """Serve a home until the block ends; ``options`` are those of ``gatekeeper serve``.
+
+    ``group`` limits its memory.
+    """
     token = a_token(home, database_url)
     port = free_port()
     command = [sys.executable, "-m", "gatekeeper", "serve", "--home", str(home)]
+    command += ["--port", str(port), *options]
     with subprocess.Popen(  # noqa: S603 - our own command
-        [*command, "--port", str(port), *options],
+        command if group is None else group.command(command),
         env=environment(database_url),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

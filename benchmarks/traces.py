@@ -191,9 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for depth in sorted({max(options.depth // 10, 10), options.depth}):
         rows.append(measure("deep", depth))
         _print(rows[-1])
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     kept = _kept(rows)
+    if options.json is not None:
+        figures = {"rows": rows, "holds": kept}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"{'kept' if kept else 'NOT kept'}: at least {PROMISE:,} spans a second, linear")
     return 0 if kept else 1
 

@@ -29,6 +29,9 @@ import ingest_crash
 import proposer_page
 import proposer_speed
 import proposers
+import traces_stage
+import vllm_page
+import vllm_stage
 from gate_part import Budget, equivalence, exact, open_engine
 from proposer_kinds import ROOT, artifacts
 
@@ -91,6 +94,8 @@ STAGES = {
     ),
     "fuzz": Stage(fuzz.parts),
     "ingest-crash": Stage(ingest_crash.parts),
+    "traces": Stage(traces_stage.parts),
+    "vllm": Stage(vllm_stage.parts, page=vllm_page.write),
 }
 
 

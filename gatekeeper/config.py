@@ -27,7 +27,8 @@ class Settings:
 
     ``home`` holds the SQLite file, caches and, unless ``evidence`` says otherwise, the evidence
     folder. ``home_given`` tells a home somebody chose from the default one. ``ingest`` is the
-    document of limits and redaction for spans. ``url`` and ``token`` are for clients and workers.
+    document of limits and redaction for spans. ``url`` and ``token`` are for clients and workers,
+    ``servers_key`` is what engines that are watched are sent.
     """
 
     home: Path
@@ -40,6 +41,7 @@ class Settings:
     token: str | None = None
     executor: str | None = None
     ingest: Path | None = None
+    servers_key: str | None = None
 
     @classmethod
     def load(
@@ -80,6 +82,7 @@ class Settings:
             token=env.get("GATEKEEPER_TOKEN") or None,
             executor=executor or env.get("GATEKEEPER_EXECUTOR") or None,
             ingest=Path(document).expanduser().absolute() if document else None,
+            servers_key=env.get("GATEKEEPER_SERVERS_KEY") or None,
         )
 
     @property
@@ -109,6 +112,13 @@ class Settings:
         for name, folder in (("home", self.home), ("evidence", self.evidence)):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError as error:
+                raise Unavailable(
+                    "is a file, not a folder",
+                    field=name,
+                    value=str(folder),
+                    remedy=_WRITABLE[name],
+                ) from error
             except OSError as error:
                 raise Unavailable(
                     f"cannot be created ({error.strerror})",

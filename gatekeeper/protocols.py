@@ -23,6 +23,7 @@ __all__ = [
     "DraftCounters",
     "DraftMaker",
     "Emission",
+    "Emitted",
     "Ending",
     "Engine",
     "EngineInfo",
@@ -220,7 +221,8 @@ class ServerInfo:
 
     ``api`` is ``chat`` or ``completions``; ``readings`` are its answers by name (model list,
     fingerprint, version). The flags tell what it offers: log-probabilities with the text, a
-    count of tokens in a text, counters of drafts.
+    count of tokens in a text, counters of drafts. ``token_ids`` is the path that takes a prompt as
+    token ids and answers in token ids, None where the server has none.
     """
 
     url: str
@@ -230,6 +232,7 @@ class ServerInfo:
     logprobs: bool
     retokenises: bool
     counters: bool
+    token_ids: str | None = None
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,19 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Emitted:
+    """The token ids of one answer, an end token that ended it included, and how it ended.
+
+    ``logprobs`` are the server's own of these tokens (nats, of the raw logits), None where they
+    were not asked for or are not one for each token.
+    """
+
+    tokens: tuple[int, ...]
+    ending: Ending
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
 class DraftCounters:
     """A server's running totals: ``rounds`` with a draft, tokens drafted, tokens accepted."""
 
@@ -296,6 +312,16 @@ class Connection(Protocol):
 
     def stream(self, request: ServerRequest) -> AsyncGenerator[Delta | Ending, None]:
         """Yield the pieces as they arrive, then one ``Ending``; failures end in one too."""
+        ...
+
+    async def emit(self, request: DecodeRequest) -> Emitted:
+        """Answer a prompt of token ids in token ids; failures end as ``stream`` has them.
+
+        ``gamma`` is not sent: a server has its own window.
+
+        Raises:
+            InputError: the server tells no token ids.
+        """
         ...
 
     async def counters(self) -> DraftCounters | None:

@@ -111,6 +111,8 @@ class FakeServer:
 
     async def _completions(self, request: Request) -> Response:
         body = await request.json()
+        if isinstance(body["prompt"], list):
+            return JSONResponse({"error": "token ids are not taken"}, 400)
         return self._answer(body, body["prompt"], chat=False)
 
     def _answer(self, body: dict[str, Any], prompt: str, *, chat: bool) -> Response:

@@ -1,7 +1,8 @@
-"""llama.cpp's own HTTP server in a process of its own: ``python llama_server.py MODEL PORT HOW``.
+"""llama.cpp's own HTTP server in a process of its own: ``python llama_server.py MODEL PORT HOW [DRAFT]``.
 
-``HOW`` is ``plain``, ``ngram`` (look-up in the prompt, exact) or ``synthetic`` (drafts accepted at a
-chosen rate without looking at the target: a real lossy speculation).
+``HOW`` is ``plain``, ``ngram`` (look-up in the prompt, exact), ``draft`` (the model DRAFT guesses,
+exact) or ``synthetic`` (drafts accepted at a chosen rate without looking at the target: a real lossy
+speculation). The cache of keys and values is kept in float32, as the scorer's is.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import time
 
 import xllamacpp as xlc
 
-DRAFT = 8
+DRAFT, DRAFTED = 8, 3
 
 
 def main() -> None:
-    model, port, how = sys.argv[1:]
+    model, port, how, *draft = sys.argv[1:]
     params = xlc.CommonParams()
     params.model.path = model
     params.hostnames = ["127.0.0.1"]
@@ -30,7 +31,15 @@ def main() -> None:
     params.n_threads_http = 2
     params.ui = False
     params.verbosity = 0
-    if how != "plain":
+    params.cache_type_k = params.cache_type_v = xlc.ggml_type.GGML_TYPE_F32
+    if how == "draft":
+        params.speculative.types = [
+            xlc.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
+        ]
+        params.speculative.draft.mparams.path = draft[0]
+        params.speculative.draft.n_max = DRAFTED
+        params.speculative.draft.cpuparams.n_threads = 1
+    elif how != "plain":
         params.speculative.types = [
             xlc.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
         ]

@@ -27,7 +27,12 @@ def modules_after(statement: str) -> set[str]:
             "import gatekeeper.reports.route_html, gatekeeper.reports.route_terminal",
             {"numpy", "pandas", "scipy", "sqlalchemy", "fastapi", "matplotlib"},
         ),
-        ("import gatekeeper.api.app", {"torch", "transformers", "gatekeeper_adapters"}),
+        (
+            # What `serve` imports: idle it may use 110 MiB, and these libraries alone take more.
+            "import uvicorn, gatekeeper.actions.start, gatekeeper.api.app",
+            {"torch", "transformers", "gatekeeper_adapters", "numpy", "pandas", "scipy"}
+            | {"statsmodels", "pyarrow", "matplotlib", "jinja2", "httpx"},
+        ),
         ("import gatekeeper.worker.runner", {"torch", "sqlalchemy", "fastapi"}),
         (
             "import gatekeeper_adapters.engines.reference.server.command",

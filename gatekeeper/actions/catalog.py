@@ -303,5 +303,7 @@ def get_route(db: Database, name: str) -> RouteRecord:
     with db.read() as session:
         record = store.route(session, name)
     if record is None:
-        raise NotFound("is not a route", field="route", value=name, remedy="see route list")
+        raise NotFound(
+            "is not a route", field="route", value=name, remedy="see gatekeeper route list"
+        )
     return record

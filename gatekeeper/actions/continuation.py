@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.catalog import covered_sampling
-from gatekeeper.core.running_pair import is_running_pair
+from gatekeeper.core.running_pair import declared_weights, is_running_pair
 from gatekeeper.errors import Conflict
-from gatekeeper.gates.equivalence import TABLES, Before
+from gatekeeper.gates.equivalence_record import TABLES, Before
 from gatekeeper.store import results, runs
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def continued(
     """Inconclusive run that ``run`` goes on from: its id and the sha256 of its tables; or None.
 
     It is the newest judged run of the same route, artifact, policy, slice and settings. Runs that
-    ended in an error, or were cancelled, say nothing and are passed over. Whether engine and
-    design are the same, the worker sees.
+    ended in an error, or were cancelled, say nothing and are passed over; texts alone have no
+    e-process to go on with. Whether engine and design are the same, the worker sees.
     """
-    if run.gate != GATE or is_running_pair(artifact):
+    if run.gate != GATE or (is_running_pair(artifact) and declared_weights(artifact) is None):
         return None
     before = _inconclusive(session, run.route, run.artifact, run.policy)
     record = None if before is None else runs.get(session, before.run)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.actions.alarms import bar
 from gatekeeper.core.bypass import BYPASS, Lease, RequestContext, RequestDecision, decide_request
 from gatekeeper.core.granting import Hold, grant, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
@@ -142,6 +143,7 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
         unpriced=unpriced,
         override=_override(override),
     )
+    wanted = bar(session, wanted, route=route.name, artifact=artifact.digest, override=override)
     verdict, hold = settle(policy, wanted, _recall(before.state if before else {}), moment)
     lease = grant(
         policy,
@@ -336,7 +338,9 @@ def _current(db: Database, route: str) -> tuple[DecisionRecord, float]:
         derive(session, [route])
         record, at = decisions.latest_decision(session, route), now(session)
     if record is None:
-        raise NotFound("is not a route", field="route", value=route, remedy="see route list")
+        raise NotFound(
+            "is not a route", field="route", value=route, remedy="see gatekeeper route list"
+        )
     return record, at
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.actions import on_demand
 from gatekeeper.actions.catalog import check_name
 from gatekeeper.actions.decide import derive
-from gatekeeper.actions.price import drop_replaced, prepare_pricing, store_pricing
 from gatekeeper.core.economics import Economics
 from gatekeeper.errors import InputError, NotFound
 from gatekeeper.store import access, catalog, economics
@@ -44,7 +44,8 @@ def apply_economics(
     record = EconomicsRecord(prices.digest, name, prices.to_dict(), 0.0, actor.name)
     with db.read() as session:
         concerned = catalog.route_names(session, economics=name)
-    fresh = [prepare_pricing(db, folder, route, prices=record) for route in concerned]
+    price = on_demand.price
+    fresh = [price.prepare_pricing(db, folder, route, prices=record) for route in concerned]
     replaced = []
     with db.write() as session:
         before = economics.add(session, record)
@@ -57,10 +58,10 @@ def apply_economics(
                 target=name,
                 detail={"from": before.digest if before else None, "to": record.digest},
             )
-        replaced = [store_pricing(session, item) for item in fresh if item is not None]
+        replaced = [price.store_pricing(session, item) for item in fresh if item is not None]
         derive(session, concerned)
         stored = economics.version(session, record.digest)
-    drop_replaced(db, folder, replaced)
+    price.drop_replaced(db, folder, replaced)
     return stored or record, changed
 
 

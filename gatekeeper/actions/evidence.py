@@ -1,4 +1,4 @@
-"""Evidence files: received whole or not at all, read only when their digest holds."""
+"""Evidence files: received whole or not at all, and handed out as they came."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from gatekeeper.actions import on_demand
 from gatekeeper.errors import EvidenceError, InputError, NotFound, Unavailable
-from gatekeeper.store import pricing, results, runs
+from gatekeeper.store import results, runs
 from gatekeeper.store.records import EvidenceRecord
 
 if TYPE_CHECKING:
@@ -23,13 +20,12 @@ if TYPE_CHECKING:
 
     from gatekeeper.store.database import Database
 
-__all__ = ["MAX_BYTES", "EvidenceFolder", "Incoming", "receive", "store_table", "table_file"]
+__all__ = ["MAX_BYTES", "Incoming", "receive", "store_table", "table_file"]
 
 MAX_BYTES = 2 * 1024**3
 """Largest table accepted: a full-size run of the reference engine is well below a tenth of it."""
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_CHUNK = 1 << 20
 
 
 @dataclass
@@ -118,7 +114,7 @@ def store_table(
             value=expected_sha256,
             remedy="send the body again",
         )
-    rows = _row_count(incoming.path)
+    rows = on_demand.evidence_tables.row_count(incoming.path)
     # The content names the file, so a fenced-out worker can never overwrite another's evidence.
     name = f"runs/{run_id}/{table}-{incoming.sha256}.parquet"
     record = EvidenceRecord(run_id, table, fence, incoming.sha256, name, rows, incoming.size, 0.0)
@@ -138,15 +134,6 @@ def store_table(
     if replaced is not None and replaced.path != name:
         (folder / replaced.path).unlink(missing_ok=True)
     return record
-
-
-def _row_count(path: Path) -> int:
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"is not a Parquet file ({error})", field="body", remedy="send Parquet"
-        ) from error
 
 
 def table_file(db: Database, folder: Path, run_id: str, table: str) -> tuple[EvidenceRecord, Path]:
@@ -169,77 +156,3 @@ def table_file(db: Database, folder: Path, run_id: str, table: str) -> tuple[Evi
     if not path.is_file():
         raise EvidenceError("is missing", field=record.path, remedy="restore it from a backup")
     return record, path
-
-
-@dataclass(frozen=True)
-class EvidenceFolder:
-    """Evidence as DataFrames, each file's digest checked once while this object lives."""
-
-    folder: Path
-    db: Database
-    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
-    _failures: dict[str, EvidenceError] = field(default_factory=dict, repr=False)
-
-    def load(self, table: str, sha256: str | None) -> pd.DataFrame:
-        """Return the evidence with this digest.
-
-        Raises:
-            EvidenceError: no file is recorded under the digest, it is gone, or its bytes changed.
-        """
-        if sha256 is None:
-            raise EvidenceError("names no evidence", field=table, remedy="run the gate again")
-        if sha256 in self._failures:
-            raise self._failures[sha256]
-        if sha256 not in self._tables:
-            try:
-                self._tables[sha256] = self._read(table, sha256)
-            except EvidenceError as error:
-                self._failures[sha256] = error
-                raise
-        return self._tables[sha256]
-
-    def _read(self, table: str, sha256: str) -> pd.DataFrame:
-        with self.db.read() as session:
-            paths = [record.path for record in results.evidence_of(session, sha256)]
-            paths += pricing.paths_of(session, sha256)
-        if not paths:
-            raise EvidenceError(
-                "no evidence with this digest is recorded",
-                field=table,
-                value=sha256,
-                remedy="run the gate again",
-            )
-        for name in paths:
-            path = self.folder / name
-            if not path.is_file():
-                raise EvidenceError(
-                    f"the file {name} is missing",
-                    field=table,
-                    remedy="restore it from a backup",
-                )
-            actual = file_sha256(path)
-            if actual != sha256:
-                raise EvidenceError(
-                    f"the file {name} was changed: its digest is now {actual}",
-                    field=table,
-                    value=sha256,
-                    remedy="restore it from a backup, or run the gate again",
-                )
-        try:
-            return pd.read_parquet(self.folder / paths[0])
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise EvidenceError(
-                f"the file {paths[0]} cannot be read ({error})",
-                field=table,
-                value=sha256,
-                remedy="run the gate again",
-            ) from error
-
-
-def file_sha256(path: Path) -> str:
-    """Digest of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as handle:
-        while chunk := handle.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -9,7 +9,7 @@ import structlog
 
 from gatekeeper.actions.continuation import GATE, continued
 from gatekeeper.actions.decide import derive
-from gatekeeper.actions.evidence import EvidenceFolder
+from gatekeeper.actions.evidence_tables import EvidenceFolder
 from gatekeeper.actions.price import drop_replaced, prepare_pricing, store_pricing
 from gatekeeper.core.equations import EQUATIONS, verify
 from gatekeeper.core.verdicts import GateResult, Outcome, from_json, to_json

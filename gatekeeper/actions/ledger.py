@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.decide import contradictions
-from gatekeeper.actions.evidence import EvidenceFolder
+from gatekeeper.actions.evidence_tables import EvidenceFolder
 from gatekeeper.actions.finish import claim_prefix
 from gatekeeper.actions.price import inputs_again, no_curves
 from gatekeeper.core.documents import is_number, leaves, read
@@ -26,21 +26,12 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from gatekeeper.core.claims import Claim
     from gatekeeper.store.database import Database
     from gatekeeper.store.records import GateRecord, RunRecord
 
-__all__ = ["page_of_claims", "verify_ledger"]
+__all__ = ["verify_ledger"]
 
 _TOLERANCE = 1e-9
-
-
-def page_of_claims(
-    db: Database, *, after: str | None, limit: int, run_id: str | None
-) -> list[Claim]:
-    """Page of the ledger by id, as recorded."""
-    with db.read() as session:
-        return results.claims(session, after=after, limit=limit, run_id=run_id)
 
 
 def verify_ledger(db: Database, folder: Path) -> list[dict[str, Any]]:

@@ -66,7 +66,9 @@ def set_override(
                 )
             return before
         if catalog.route(session, route) is None:
-            raise NotFound("is not a route", field="route", value=route, remedy="see route list")
+            raise NotFound(
+                "is not a route", field="route", value=route, remedy="see gatekeeper route list"
+            )
         # The core's own checks: a known action, a reason, a gamma to enable with.
         Override(
             action=action,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper import workloads
-from gatekeeper.core.decoding import SamplingSettings
-from gatekeeper.core.running_pair import SERVER_GATES
+from gatekeeper.core.decoding import SamplingSettings, TokenPrompt
+from gatekeeper.core.running_pair import SERVER_GATES, declared_weights
 from gatekeeper.errors import InputError
-from gatekeeper.gates import servers_equivalence, servers_serving
-from gatekeeper.gates.servers_equivalence import TextPrompt
+from gatekeeper.gates import servers_equivalence, servers_own_forward, servers_serving
+from gatekeeper.gates.servers_equivalence import TextPrompt, fitting
 from gatekeeper.load import REQUEST_LIMIT_S
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def estimate_servers(
     """
     prompts = [TextPrompt(p.id, p.slice, p.text) for p in workloads.prompts(slice_name)]
     seed = policy.equivalence.seed
-    if gate == "equivalence":
+    if gate == "equivalence" and declared_weights(artifact) is not None:
+        estimate = _own_forward(policy, artifact, prompts, sampling, rates)
+        requests = estimate["tokens"] // policy.equivalence.tokens_per_request
+    elif gate == "equivalence":
         steps = servers_equivalence.plan(policy, artifact, prompts=prompts, seed=seed, rates=rates)
         estimate = dict(steps.estimate)
         requests = sum(len(step.prompts) for step in steps.steps)
@@ -72,11 +75,29 @@ def estimate_servers(
             remedy=f"use {' or '.join(SERVER_GATES)}",
         )
     if rates is None:
+        read = estimate.get("prompt_tokens", 0) / PREFILL_FACTOR
         estimate["minutes_if"] = {
-            f"{speed:g} tokens/s": round(
-                (estimate["tokens"] + estimate["prompt_tokens"] / PREFILL_FACTOR) / speed / 60, 1
-            )
+            f"{speed:g} tokens/s": round((estimate["tokens"] + read) / speed / 60, 1)
             for speed in ASSUMED_TOKENS_PER_S
         }
     estimate["minutes_at_most"] = round(requests * REQUEST_LIMIT_S / 60)
     return estimate
+
+
+def _own_forward(
+    policy: Policy,
+    artifact: Mapping[str, Any],
+    prompts: Sequence[TextPrompt],
+    sampling: Sequence[Mapping[str, Any]],
+    rates: Rates | None,
+) -> dict[str, Any]:
+    """Estimate where the declared weights score the tokens; no tokenizer is opened here."""
+    estimated = [
+        TokenPrompt(prompt.id, prompt.slice, (0,) * prompt.estimated_tokens)
+        for prompt in fitting(prompts, policy.serving.max_prompt_tokens)
+    ]
+    settings = [SamplingSettings.from_dict(s) for s in sampling or artifact["sampling"]]
+    found = servers_own_forward.plan(
+        policy, artifact, prompts=estimated, sampling=settings, rates=rates
+    )
+    return {"gate": "equivalence", **found.estimate}

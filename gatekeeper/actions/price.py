@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import structlog
 
-from gatekeeper.actions.decide import derive, pricing_basis
+from gatekeeper.actions.decide import derive
 from gatekeeper.actions.evidence import receive
+from gatekeeper.actions.pricing_due import Basis, basis_of, holds
 from gatekeeper.core.economics import Economics
 from gatekeeper.core.policies import Policy
 from gatekeeper.core.pricing import PricingInputs, price
-from gatekeeper.core.pricing_method import METHOD
 from gatekeeper.core.task_savings import COLUMNS
-from gatekeeper.errors import GatekeeperError, NotFound
+from gatekeeper.errors import NotFound
 from gatekeeper.store import catalog, economics, pricing, results, tasks
-from gatekeeper.store.database import now
 from gatekeeper.store.pricing import PricingRecord
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.claims import Claim
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.economics import EconomicsRecord
-    from gatekeeper.store.records import DecisionRecord, GateRecord, PolicyRecord
+    from gatekeeper.store.records import DecisionRecord, GateRecord
 
 __all__ = [
     "Fresh",
@@ -45,20 +43,11 @@ __all__ = [
     "no_curves",
     "prepare_pricing",
     "reprice",
-    "reprice_due",
     "store_pricing",
 ]
 
-TASKS_EVERY_S = 10.0
-"""How long new tasks may wait for their pricing while nothing else has changed."""
-
 NEWEST_TASKS = 5_000
 """Tasks that a route is priced from, the ones that came last: traffic drifts, and work is bounded."""
-
-ROUTES_AT_ONCE = 4
-"""Most routes priced in one tick."""
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -67,29 +56,6 @@ class Fresh:
 
     record: PricingRecord
     claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True)
-class _Basis:
-    """Everything a pricing is computed from, read at one moment."""
-
-    route: str
-    artifact: str
-    policy: PolicyRecord
-    economics_name: str
-    economics: EconomicsRecord | None
-    governing: dict[str, GateRecord]
-    tasks: str
-
-    @property
-    def key(self) -> tuple[str | None, ...]:
-        return pricing_basis(
-            artifact=self.artifact,
-            policy=self.policy.digest,
-            economics_name=self.economics_name,
-            economics=None if self.economics is None else self.economics.digest,
-            governing=self.governing,
-        )
 
 
 def prepare_pricing(
@@ -105,55 +71,17 @@ def prepare_pricing(
     None where the stored pricing rests on the same already, or the route is not there.
     """
     with db.read() as session:
-        basis = _basis(session, route, result=result, prices=prices)
+        basis = basis_of(session, route, result=result, prices=prices)
         if basis is None:
             return None
         known = pricing.latest(session, route)
-        if known is not None and _holds(known, basis) and known.tasks == basis.tasks:
+        if known is not None and holds(known, basis) and known.tasks == basis.tasks:
             return None
         parts = tasks.route_tasks(session, route, newest=NEWEST_TASKS)
     return _price(folder, basis, _curves(parts))
 
 
-def _holds(known: PricingRecord, basis: _Basis) -> bool:
-    """Whether a pricing rests on what is there now, and was made as one would be made now."""
-    return known.basis == basis.key and known.document.get("method") == METHOD
-
-
-def _basis(
-    session: Session,
-    name: str,
-    *,
-    result: GateRecord | None = None,
-    prices: EconomicsRecord | None = None,
-) -> _Basis | None:
-    route = catalog.route(session, name)
-    artifact = None if route is None else catalog.resolve(session, route.artifact)
-    policy = None if route is None else catalog.current_policy(session, route.policy)
-    if route is None or artifact is None or policy is None:
-        return None
-    governing = results.governing_results(
-        session, route=name, artifact=artifact.digest, policy=policy.digest
-    )
-    if result is not None and (result.artifact, result.policy) == (artifact.digest, policy.digest):
-        governing = _with(governing, result)
-    wanted = route.economics or route.policy
-    if prices is None or prices.name != wanted:
-        prices = economics.current(session, wanted)
-    mark = pricing.tasks_mark(session, name)
-    return _Basis(name, artifact.digest, policy, wanted, prices, governing, mark)
-
-
-def _with(governing: dict[str, GateRecord], result: GateRecord) -> dict[str, GateRecord]:
-    """Governing results once this newest one is stored, by the rule of ``governing_results``."""
-    before = governing.get(result.gate)
-    stays = before is not None and before.outcome == "FAIL" and result.outcome != "FAIL"
-    if stays or result.outcome == "CANCELLED":
-        return governing
-    return {**governing, result.gate: result}
-
-
-def _price(folder: Path, basis: _Basis, curves: pd.DataFrame) -> Fresh:
+def _price(folder: Path, basis: Basis, curves: pd.DataFrame) -> Fresh:
     evidence, path = _keep(folder, basis.route, curves) if len(curves) else (None, None)
     governing = basis.governing
     priced = price(
@@ -244,7 +172,7 @@ def reprice(db: Database, folder: Path, routes: Iterable[str]) -> list[DecisionR
         if fresh is None:
             continue
         with db.write() as session:
-            basis = _basis(session, route)
+            basis = basis_of(session, route)
             # Another request changed the route meanwhile: its pricing is not ours to replace.
             if basis is None or basis.key != fresh.record.basis:
                 continue
@@ -252,34 +180,6 @@ def reprice(db: Database, folder: Path, routes: Iterable[str]) -> list[DecisionR
             changed += derive(session, [route])
         drop_replaced(db, folder, [replaced])
     return changed
-
-
-def reprice_due(db: Database, folder: Path) -> list[DecisionRecord]:
-    """Price a few of the routes that are due; one that cannot be priced keeps no other waiting."""
-    changed: list[DecisionRecord] = []
-    for route in _due(db)[:ROUTES_AT_ONCE]:
-        try:
-            changed += reprice(db, folder, [route])
-        except GatekeeperError as error:
-            _log.error("route could not be priced", route=route, error=str(error))
-    return changed
-
-
-def _due(db: Database) -> list[str]:
-    """Routes whose basis changed, and those whose tasks did some time ago; oldest pricing first."""
-    found: list[tuple[float, str]] = []
-    with db.read() as session:
-        at = now(session)
-        for route in catalog.route_names(session):
-            known = pricing.latest(session, route)
-            basis = _basis(session, route)
-            if basis is None:
-                continue
-            if known is None or not _holds(known, basis):
-                found.append((0.0 if known is None else known.priced_at, route))
-            elif known.tasks != basis.tasks and known.priced_at + TASKS_EVERY_S <= at:
-                found.append((known.priced_at, route))
-    return [route for _, route in sorted(found)]
 
 
 def current_value(db: Database, folder: Path, route: str) -> PricingRecord:
@@ -292,7 +192,9 @@ def current_value(db: Database, folder: Path, route: str) -> PricingRecord:
     with db.read() as session:
         record = pricing.latest(session, route)
     if record is None:
-        raise NotFound("is not a route", field="route", value=route, remedy="see route list")
+        raise NotFound(
+            "is not a route", field="route", value=route, remedy="see gatekeeper route list"
+        )
     return record
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gatekeeper.actions.decide import refresh
-from gatekeeper.actions.price import reprice_due
+from gatekeeper.actions.pricing_due import reprice_due
 from gatekeeper.actions.queue import dispatch, reap
+from gatekeeper.actions.schedules_due import fire_due
 from gatekeeper.actions.tasks import settle_due
 from gatekeeper.errors import GatekeeperError
 
@@ -32,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reconciler:
-    """Three threads that tick once a second; any number of replicas may tick at a time.
+    """Four threads that tick once a second; any number of replicas may tick at a time.
 
     Tasks and prices are computed on threads of their own: a bypass must not wait for arithmetic.
     Without an ``evidence`` folder, which keeps what prices rest on, nothing is priced.
@@ -60,6 +61,7 @@ class Reconciler:
             ("reconciler", self.tick),
             ("tasks", self.settle_tasks),
             ("prices", self.price_routes),
+            ("schedules", self.fire_schedules),
         ]
 
     @property
@@ -90,6 +92,10 @@ class Reconciler:
         """Price some of the routes that rest on something new."""
         if self.evidence is not None:
             _say(reprice_due(self.db, self.evidence))
+
+    def fire_schedules(self) -> None:
+        """Queue the gate runs that schedules ask for now."""
+        fire_due(self.db)
 
     def _run(self, work: Callable[[], None]) -> None:
         while not self._stop.wait(self.period_s):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RUNNABLE",
     "engine_key",
+    "enqueue",
     "outcome_load",
     "refuse_outcome_of_servers",
     "submit",
@@ -79,20 +80,45 @@ def submit(
         before = runs.by_key(session, key)
         if before is not None:
             return _same(before, route, gate, parameters), False
-        run = runs.enqueue(
+        run = enqueue(
             session,
-            _new_run(
-                session, actor, route, gate, parameters=parameters, priority=priority, key=key
-            ),
-        )
-        access.audit(
-            session,
-            actor=actor.name,
-            action="run.submit",
-            target=run.id,
-            detail={"route": route, "gate": gate, "artifact": run.artifact, "policy": run.policy},
+            actor,
+            route=route,
+            gate=gate,
+            parameters=parameters,
+            priority=priority,
+            key=key,
         )
     return run, True
+
+
+def enqueue(
+    session: Session,
+    actor: Actor,
+    *,
+    route: str,
+    gate: str,
+    parameters: Mapping[str, Any],
+    priority: int,
+    key: str,
+) -> RunRecord:
+    """Queue a run in the caller's transaction, under an idempotency key that is new.
+
+    Raises:
+        NotFound: no such route.
+        InputError: the gate cannot be run on what the route serves.
+        Conflict: the pair has failed equivalence already.
+    """
+    fresh = _new_run(session, actor, route, gate, parameters=parameters, priority=priority, key=key)
+    run = runs.enqueue(session, fresh)
+    access.audit(
+        session,
+        actor=actor.name,
+        action="run.submit",
+        target=run.id,
+        detail={"route": route, "gate": gate, "artifact": run.artifact, "policy": run.policy},
+    )
+    return run
 
 
 def outcome_load(
@@ -171,7 +197,9 @@ def _new_run(
 ) -> RunRecord:
     route = catalog.route(session, route_name)
     if route is None:
-        raise NotFound("is not a route", field="route", value=route_name, remedy="see route list")
+        raise NotFound(
+            "is not a route", field="route", value=route_name, remedy="see gatekeeper route list"
+        )
     artifact = catalog.resolve(session, route.artifact)
     policy = catalog.current_policy(session, route.policy)
     if artifact is None or policy is None:

@@ -30,6 +30,8 @@ from gatekeeper.store import tasks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gatekeeper.core.tasks import Task
+
 __all__ = ["Computed", "compute", "conversation_id", "figures", "is_conversation", "routes_of"]
 
 _CONVERSATION = "conversation-"
@@ -72,6 +74,8 @@ def conversation_id(name: str) -> str:
 
 def routes_of(seen: tasks.Unsettled, found: Sequence[Span], routing: Routing) -> set[str]:
     """Routes that a task's calls belong to: whose rules say when it is complete."""
+    if not routing.routes:
+        return set()
     try:
         calls = assign(build_task(_trace(seen, found)), routing)
     except DEFECTS:
@@ -85,23 +89,27 @@ def compute(
     """Compute a task, or say in words why that is not possible."""
     try:
         trace = _trace(seen, found)
-        rates = _rates(trace, routing)
-        profile = profile_task(trace, speedup=speedup, rates=rates)
-        calls = assign(profile.task, routing)
-        curves = route_curves(trace, profile, calls, rates=rates)
+        task = build_task(trace)
+        calls = assign(task, routing)
+        rates = _rates(task, calls)
+        profile = profile_task(trace, speedup=speedup, rates=rates, task=task)
+        curves = route_curves(profile, calls, rates=rates)
     except DEFECTS as error:
         _log.error("task cannot be computed", task=seen.id, error=repr(error))
         return None, clean(f"cannot be computed: {error}")
     return Computed(profile, calls, curves), None
 
 
-def _rates(trace: Trace, routing: Routing) -> TokenRates:
-    """Time per output token that this task's own calls show, by the routes that rules give them."""
-    task = build_task(trace)
-    routes = {call.work: call.route for call in assign(task, routing) if call.route is not None}
+def _rates(task: Task, calls: Sequence[AssignedCall]) -> TokenRates:
+    """Time per output token that this task's own calls show, by the routes that rules give them.
+
+    Only calls that count tokens and show no more ask for it.
+    """
+    routes = {call.work: call.route for call in calls if call.route is not None}
+    asked = any(call.grade == "C" for _, call in task.calls)
     return observed_rates(
-        (replace(call, route=routes.get(i)) for i, call in task.calls),
-        routes={(trace.trace_id, task.works[i].span.span_id): route for i, route in routes.items()},
+        (replace(call, route=routes.get(i)) for i, call in task.calls if asked),
+        routes={(task.task_id, task.works[i].span.span_id): route for i, route in routes.items()},
     )
 
 

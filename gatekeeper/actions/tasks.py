@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,6 +43,10 @@ MAX_SPANS = 10_000
 BATCH = 50
 BUDGET_S = 0.5
 """What one tick does at most: so many tasks, and no further one after so many seconds."""
+
+# A large task takes 100 MB and more while it is computed, and the interpreter computes no two at once:
+# whoever asks for one takes turns with the others, and then mostly finds it computed.
+_turn = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -87,16 +92,23 @@ def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = Fals
     A task that has not been quiet for long enough is left open: ``anyway`` computes it all the
     same, for somebody who asks.
     """
+    with _turn:
+        return _settle_in_turn(db, task_id, routing, anyway=anyway)
+
+
+def _settle_in_turn(db: Database, task_id: str, routing: Routing, *, anyway: bool) -> bool:
     with db.read() as session:
         seen = tasks.unsettled(session, task_id)
-        texts = [] if seen is None else spans.of_task(session, task_id, limit=MAX_SPANS + 1)
+        if seen is None or _done(seen, routing, anyway=anyway):
+            return False
+        texts = spans.of_task(session, task_id, limit=MAX_SPANS + 1)
         at = now(session)
-    if seen is None or _done(seen, routing, anyway=anyway):
-        return False
     if not texts:  # a conversation whose traces now belong elsewhere
         with db.write() as session:
             return tasks.file_under(session, seen, None, routing=routing.digest)
+    too_large = len(texts) > MAX_SPANS
     found = [from_text(text) for text in texts[:MAX_SPANS]]
+    del texts  # as large as what was made of them
     rules = routing.task_rules(routes_of(seen, found, routing))
     due_at = seen.touched_at + max(rule.quiet_s for rule in rules)
     quiet = due_at <= at
@@ -111,7 +123,7 @@ def _settle(db: Database, task_id: str, routing: Routing, *, anyway: bool = Fals
         with db.write() as session:
             return tasks.close(session, seen)
     large = f"more than {MAX_SPANS} spans: not computed"
-    result = (None, large) if len(texts) > MAX_SPANS else compute(seen, found, routing)
+    result = (None, large) if too_large else compute(seen, found, routing)
     made = figures(seen, found, *result, rules)
     with db.write() as session:
         state = tasks.COMPLETE if quiet else tasks.OPEN
@@ -208,6 +220,11 @@ def path_of(db: Database, task_id: str, *, speedup: float) -> PathView:
     """
     factor(speedup)
     record = get_task(db, task_id)
+    with _turn:
+        return _path(db, record, task_id, speedup=speedup)
+
+
+def _path(db: Database, record: tasks.TaskRecord, task_id: str, *, speedup: float) -> PathView:
     with db.read() as session:
         routing = routing_of(session)
         seen = tasks.unsettled(session, record.id)
@@ -227,6 +244,7 @@ def path_of(db: Database, task_id: str, *, speedup: float) -> PathView:
             remedy="export smaller traces",
         )
     found = [from_text(text) for text in texts]
+    del texts  # as above
     computed, problem = compute(seen, found, routing, speedup=speedup)
     if computed is None:
         raise InputError(str(problem), field="task", value=task_id, remedy="see its repairs")

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gatekeeper.actions import identity, ledger
+from gatekeeper.actions import identity, on_demand
+from gatekeeper.actions.claims import page_of_claims
 from gatekeeper.api.models import TokenBody
 from gatekeeper.api.services import Admin, After, Limit, Reader, Using, page
 from gatekeeper.api.views import plain_view, token_view
@@ -61,7 +62,7 @@ def claims(
 ) -> dict[str, Any]:
     """List the ledger; ``verify=true`` recomputes every figure from its evidence."""
     if verify:
-        rows = ledger.verify_ledger(services.db, services.evidence)
+        rows = on_demand.ledger.verify_ledger(services.db, services.evidence)
         return {"items": rows, "next": None}
-    records = ledger.page_of_claims(services.db, after=after, limit=limit, run_id=run)
+    records = page_of_claims(services.db, after=after, limit=limit, run_id=run)
     return page([claim.to_dict() for claim in records], limit, "id")

@@ -19,7 +19,9 @@ from gatekeeper.api import (
     ofrep,
     problems,
     reports,
+    rounds,
     runs,
+    schedules,
     tasks,
     traces,
     value,
@@ -35,9 +37,11 @@ ROUTERS = (
     catalog.router,
     runs.router,
     decisions.router,
+    rounds.router,
     tasks.router,
     reports.router,
     value.router,
+    schedules.router,
     admin.router,
 )
 

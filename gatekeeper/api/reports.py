@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from gatekeeper.actions import report
+from gatekeeper.actions import on_demand
 from gatekeeper.api.services import Reader, Using
 
 router = APIRouter(prefix="/v1", tags=["reports"])
@@ -13,4 +13,4 @@ router = APIRouter(prefix="/v1", tags=["reports"])
 @router.get("/reports/{route}")
 def route_report(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
     """Return decision, gates, value, tasks, history and the claim of every figure among them."""
-    return report.route_report(services.db, route)
+    return on_demand.report.route_report(services.db, route)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
-from gatekeeper.actions import evidence, finish, plan, queue
+from gatekeeper.actions import evidence, on_demand, queue
 from gatekeeper.actions.decide import stamp
 from gatekeeper.actions.submit import engine_key, submit
 from gatekeeper.api.models import (
@@ -45,7 +45,7 @@ def submit_run(
     """Queue a gate run; ``plan=true`` answers minutes, tokens and attainable power instead."""
     if planned:
         response.status_code = 200
-        return plan.plan_run(services.db, route=body.route, gate=body.gate)
+        return on_demand.plan.plan_run(services.db, route=body.route, gate=body.gate)
     run, created = submit(
         services.db,
         actor,
@@ -181,7 +181,7 @@ def heartbeat(run_id: str, body: HeartbeatBody, services: Using, _actor: Worker)
 @router.post("/runs/{run_id}/finish")
 def finish_run(run_id: str, body: FinishBody, services: Using, actor: Worker) -> dict[str, Any]:
     """Hand in a result: stored with its claims, and the route is decided anew, or nothing is."""
-    record = finish.finish(
+    record = on_demand.finish.finish(
         services.db,
         services.evidence,
         actor,

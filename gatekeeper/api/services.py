@@ -69,10 +69,12 @@ def _role(permission: str) -> Callable[..., Actor]:
     def check(
         services: Using,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+        request: Request,
     ) -> Actor:
         if credentials is None:
+            given = request.headers.get("Authorization") is not None
             raise Unauthorized(
-                "is missing",
+                "is not Bearer, a space and a token" if given else "is missing",
                 field="Authorization",
                 remedy="send Authorization: Bearer TOKEN (gatekeeper token create)",
             )

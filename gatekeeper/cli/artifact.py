@@ -139,11 +139,15 @@ def verify(reference: str, *, as_json: bool) -> None:
     document = record["document"]
     check_digest(document, record["digest"])
     checked = []
-    for side in ("target", "proposer"):
-        section = document[side]
+    declared = document["target"].get("weights") or {}
+    for side, section, engine in (
+        ("target", document["target"], document["engine"]),
+        ("proposer", document["proposer"], document["engine"]),
+        ("target.weights", declared, {"name": declared.get("engine")}),
+    ):
         if not section.get("source"):
             continue
-        manifest = _manifest(document, section["source"])
+        manifest = _manifest({"engine": engine}, section["source"])
         for name in ("files", "tokenizer"):
             if section.get(name) is not None and manifest[name] != section[name]:
                 raise EvidenceError(

@@ -38,6 +38,12 @@ def gate() -> None:
 @click.option("--candidate-url", metavar="URL", help="The same model's server that speculates.")
 @click.option("--model", help="Model's name at both servers, where they have several.")
 @click.option("--gamma", type=click.IntRange(1), help="The candidate's window, where known.")
+@click.option(
+    "--target",
+    metavar="SOURCE",
+    help="The model files that both servers have loaded (file:, hf: or pypi:): their tokens are "
+    "then scored by an engine here.",
+)
 @click.option("--policy", help="Policy that judges the two servers; demo otherwise.")
 @click.option("--slice", "slice_name", help="Workload of the two servers; tool_calls otherwise.")
 @click.option("--plan", "planned", is_flag=True, help="Only print minutes, tokens and power.")
@@ -55,6 +61,7 @@ def run(
     candidate_url: str | None,
     model: str | None,
     gamma: int | None,
+    target: str | None,
     policy: str | None,
     slice_name: str | None,
     planned: bool,
@@ -85,6 +92,7 @@ def run(
         candidate_url,
         model=model,
         gamma=gamma,
+        target=target,
         policy=policy,
         slice_name=slice_name,
     )
@@ -256,6 +264,10 @@ def _print_run(view: dict[str, Any]) -> None:
         click.echo(f"  {result['outcome']}")
         for part in result["parts"]:
             click.echo(f"  {part['outcome']:<12} {part['name']}: {part['detail']}")
+        scoring = result["summary"].get("scoring")
+        if scoring:
+            tokens = "unknown" if scoring["tokens"] is None else f"{scoring['tokens']:.0f}"
+            click.echo(f"  judged by: {scoring['rule']}, {tokens} sampled tokens; {scoring['why']}")
         if result["still_needed"]:
             click.echo(f"  still needed: {result['still_needed']}")
         _print_cost(result["summary"].get("cost") or {})

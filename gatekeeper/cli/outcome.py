@@ -66,6 +66,10 @@ def _load(path: Path) -> pd.DataFrame:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file, strict=True))
+    except IsADirectoryError as error:
+        raise InputError(
+            "is a directory", field="pairs", value=str(path), remedy="name a CSV file"
+        ) from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"cannot be read: {error}",

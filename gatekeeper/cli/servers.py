@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     import httpx
 
-__all__ = ["RunningPair", "demanded_of", "plans", "register", "running_pair"]
+__all__ = ["SCORER", "RunningPair", "demanded_of", "plans", "register", "running_pair"]
+
+SCORER = "reference"
+"""Engine that reads declared model files, and scores by a forward of its own."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,27 @@ def running_pair(
     *,
     model: str | None,
     gamma: int | None,
+    target: str | None,
     policy: str | None,
     slice_name: str | None,
 ) -> RunningPair | None:
     """Return the pair that the options name, None where they name none.
 
+    The digests of ``target``, a source of model files, are taken here.
+
     Raises:
         InputError: one address without the other, or an option that only a pair has.
+        MissingExtra: ``target`` is given, and the engine that reads it is not installed here.
     """
     urls = {"--baseline-url": baseline_url, "--candidate-url": candidate_url}
     if baseline_url is None and candidate_url is None:
-        alone = {"--model": model, "--gamma": gamma, "--policy": policy, "--slice": slice_name}
+        alone = {
+            "--model": model,
+            "--gamma": gamma,
+            "--target": target,
+            "--policy": policy,
+            "--slice": slice_name,
+        }
         for option, value in alone.items():
             if value is not None:
                 raise InputError(
@@ -68,8 +81,29 @@ def running_pair(
 
     workloads.prompts(slice_name or "tool_calls")  # a mistyped slice is told before anything runs
     version = plugins.load("gatekeeper.engines", SERVERS_ENGINE).version()
-    document = pair_document(baseline_url, candidate_url, model=model, gamma=gamma, version=version)
+    document = pair_document(
+        baseline_url,
+        candidate_url,
+        model=model,
+        gamma=gamma,
+        version=version,
+        weights=None if target is None else _weights(target),
+    )
     return RunningPair(document, policy, slice_name)
+
+
+def _weights(source: str) -> dict[str, Any]:
+    """What a pair declares of the files at ``source``, with the engine that can load them."""
+    from dataclasses import fields
+
+    from gatekeeper import plugins
+    from gatekeeper.config import Settings
+    from gatekeeper.core.running_pair import DeclaredWeights
+
+    provider = plugins.load("gatekeeper.engines", SCORER)
+    found = provider.manifest(source, cache=Settings.load().cache)
+    known = {field.name: found.get(field.name) for field in fields(DeclaredWeights)}
+    return {**known, "engine": SCORER, "files": dict(found["files"])}
 
 
 def plans(pair: RunningPair, route: str, gates: Sequence[str]) -> list[dict[str, Any]]:

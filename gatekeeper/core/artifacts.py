@@ -43,7 +43,8 @@ _SOURCE = re.compile(r"[a-z][a-z0-9+.-]*:.+")
 class Target:
     """The model whose distribution is the contract. ``files`` maps names to sha256.
 
-    ``tokenizer`` and ``vocab_size`` are None for a server that already runs, and only there.
+    ``tokenizer`` and ``vocab_size`` are None for a server that already runs, and only there;
+    ``weights`` is what such a server is said to have loaded, see ``core.running_pair``.
     """
 
     source: str
@@ -53,6 +54,7 @@ class Target:
     vocab_size: int | None
     architecture: str
     padding_ids: tuple[int, ...] = ()
+    weights: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,20 @@ def causes_of(works: Sequence[Work]) -> tuple[tuple[int, int], ...]:
     before the call ended: a streaming consumer starts in the middle of decoding. The tool caused
     the next model call whose input names the id.
     """
+    return tuple(sorted({*_links(works), *_tool_calls(works)}))
+
+
+def _links(works: Sequence[Work]) -> Iterable[tuple[int, int]]:
+    linking = [i for i, w in enumerate(works) if w.span.links and not w.absorbed]
+    if not linking:
+        return
     live = {w.span.span_id: i for i, w in enumerate(works) if not w.absorbed}
-    trace_id = works[0].span.trace_id if works else ""
-    pairs = {
-        (live[link.span_id], i)
-        for i, work in enumerate(works)
-        if not work.absorbed
-        for link in work.span.links
-        if link.trace_id == trace_id and link.span_id in live and live[link.span_id] != i
-    }
-    return tuple(sorted(pairs | set(_tool_calls(works))))
+    for i in linking:
+        span = works[i].span
+        for link in span.links:
+            cause = live.get(link.span_id, i)
+            if cause != i and link.trace_id == works[0].span.trace_id:
+                yield (cause, i)
 
 
 def _tool_calls(works: Sequence[Work]) -> Iterable[tuple[int, int]]:
@@ -80,7 +84,10 @@ def _mentions(
     output: set[str] = set()
     given: set[str] = set()
     for key, value in attributes.items():
+        if value is None or isinstance(value, (int, float)):  # a number names nothing
+            continue
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         found = known.intersection(_WORD.findall(text))
-        (output if _OUTPUT.search(key) else given).update(found)
+        if found:
+            (output if _OUTPUT.search(key) else given).update(found)
     return frozenset(output - given), frozenset(given)

@@ -8,11 +8,10 @@ of the factors, hence convex, and rounding would break that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gatekeeper.errors import InputError
 
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Step", "critical_path", "factor", "makespan", "saving", "saving_draws", "stretch"]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One node on the critical path with the lag before it; nanoseconds, exact."""
+class Step(NamedTuple):
+    """One node on the critical path with the lag before it; nanoseconds, exact.
+
+    A tuple, since most nodes of a large task are on its path.
+    """
 
     node: int
     lag_ns: int

@@ -19,17 +19,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter, sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gatekeeper.core.causes import causes_of
 from gatekeeper.core.span_kinds import MODEL
 from gatekeeper.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from gatekeeper.core.tasks import Task, Work
+    from gatekeeper.core.tasks import Task
 
 __all__ = ["EventGraph", "build_graph"]
 
@@ -67,42 +68,56 @@ def build_graph(task: Task, *, happens_before: bool = True) -> EventGraph:
     return _Builder(task, happens_before=happens_before).build()
 
 
-_Node = tuple[int, int, int | None, str | None]
-"""Start, end, work and kind of a node, in the order in which they were made."""
-
-_LATER: list[int] = []
-"""Stands for what an open waits for, until all spans have their nodes."""
+_LATER: tuple[int, ...] = ()
+"""Stands for what a node waits for, until all spans have their nodes."""
 
 _NO_PIECES: tuple[list[int], list[int]] = ([], [])
+
+
+class _Completed(NamedTuple):
+    """Members of a scope in order of (end, index), and by which node each was completed."""
+
+    ends: list[int]
+    members: list[int]
+    nodes: list[int]
 
 
 class _Builder:
     """Collects nodes and edges in canonical order, then sorts them topologically.
 
     A span that nothing starts out of needs no nodes beside its own pieces: the first is its open,
-    the last its close. A tree of a million spans is mostly these.
+    the last its close. A tree of a million spans is mostly these. Spans and nodes are columns of
+    numbers here: a million small objects would be looked at by every garbage collection.
     """
 
     def __init__(self, task: Task, *, happens_before: bool) -> None:
-        self.works = task.works
-        self.zero = task.start_ns
+        self.works = works = task.works
+        self.zero, self.finish = task.start_ns, task.end_ns
         self.happens_before = happens_before
-        self.live = [i for i, work in enumerate(self.works) if not work.absorbed]
-        self.nodes: list[_Node] = []
-        self.preds: list[list[int]] = []
+        self.live = [i for i, work in enumerate(works) if not work.absorbed]
+        self.begins = [work.span.start_ns for work in works]
+        self.stops = [work.end_ns for work in works]
+        # What is absorbed has nothing but absorbed spans below it.
+        self.parent = [work.parent for work in works]
+        # Of each node, in the order in which they were made.
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.work: list[int | None] = []
+        self.kind: list[str | None] = []
+        self.preds: list[tuple[int, ...]] = []
         self.lag_kind: dict[int, str] = {}  # of nodes whose gap counts as anything but "other"
         self.optional: set[tuple[int, int]] = set()
-        self.open: dict[int, int] = {}
+        self.open = [0] * len(works)
         self.close: dict[int, int] = {}
-        # Ends and nodes of the pieces of every span that something starts out of.
+        # Of every span that something starts out of: ends and nodes of its pieces, kind of its gaps.
         self.pieces: dict[int, tuple[list[int], list[int]]] = {}
-        # Completed so far, per scope: (end, index) of each member and its node.
-        self.done: dict[int | None, tuple[list[tuple[int, int]], list[int]]] = {}
-        # What is absorbed has nothing but absorbed spans below it.
-        self.parent = [work.parent for work in self.works]
-        self.home, self.door, self.finished = _scopes(self.works, self.live, self.parent)
-        self.source = self._node(task.start_ns, task.start_ns, None, None, [])
-        self.finish = task.end_ns
+        self.gaps: dict[int, str] = {}
+        self.done: dict[int | None, _Completed] = {}
+        self.order = _parents_first(self.live, self.parent)
+        self.home, self.door, self.finished = _scopes(
+            self.order, self.parent, self.begins, self.stops
+        )
+        self.source = self._node(self.zero, self.zero, None, None, ())
 
     def build(self) -> EventGraph:
         causes = causes_of(self.works)
@@ -116,48 +131,54 @@ class _Builder:
                 self._join(close[i], i, last=self._last_of(i))
         for cause, effect in causes:
             self._cause(cause, effect)
-        sink = self._node(self.finish, self.finish, None, None, [])
+        sink = self._node(self.finish, self.finish, None, None, _LATER)
         self._join(sink, None, last=self.source)
-        preds[sink].extend(open_[i] for i in self.live if i not in close)
+        preds[sink] += tuple([open_[i] for i in self.live if i not in close])
         return self._sorted()
 
-    def _node(self, start: int, end: int, work: int | None, kind: str | None, on: list[int]) -> int:
+    def _node(
+        self, start: int, end: int, work: int | None, kind: str | None, on: tuple[int, ...]
+    ) -> int:
         """Add a node that waits for the nodes ``on``."""
-        self.nodes.append((start, end, work, kind))
+        self.starts.append(start)
+        self.ends.append(end)
+        self.work.append(work)
+        self.kind.append(kind)
         self.preds.append(on)
-        return len(self.nodes) - 1
+        return len(self.preds) - 1
 
-    def _spans(self, causes: Iterable[tuple[int, int]]) -> None:
+    def _spans(self, causes: Sequence[tuple[int, int]]) -> None:
         """Nodes of every span, cut where something starts out of its middle."""
         works, node = self.works, self._node
-        forked = [(p, i) for i in self.live if (p := self.parent[i]) is not None]
-        sources: set[int] = set()
+        sources = bytearray(len(works))
         cuts: dict[int, set[int]] = {}
-        for source, effect in (*forked, *causes):
-            sources.add(source)
-            if works[source].phases:
-                cuts.setdefault(source, set()).add(works[effect].span.start_ns)
+        forked = ((self.parent[i], i) for i in self.live)
+        for source, effect in chain(forked, causes):
+            if source is not None:
+                sources[source] = True
+                if works[source].phases:
+                    cuts.setdefault(source, set()).add(self.begins[effect])
         for i in self.live:
-            work = works[i]
-            phases, begin, end = work.phases, work.span.start_ns, work.end_ns
+            phases, begin, end = works[i].phases, self.begins[i], self.stops[i]
             if (
                 phases
-                and i not in sources
+                and not sources[i]
                 and phases[0].start_ns == begin
                 and phases[-1].end_ns == end
             ):
                 on = _LATER
                 for phase in phases:
                     at = node(phase.start_ns, phase.end_ns, i, phase.kind, on)
-                    on = [at]
+                    on = (at,)
                 self.open[i] = at - len(phases) + 1
                 self.close[i] = at
                 continue
             at = self.open[i] = node(begin, begin, i, None, _LATER)
             self.pieces[i] = self._cut(i, at, sorted(cuts.get(i, ()))) if phases else _NO_PIECES
+            self.gaps[i] = works[i].lag_kind
             if end is not None:
-                at = self.close[i] = node(end, end, i, None, [])
-                self.lag_kind[at] = work.lag_kind
+                at = self.close[i] = node(end, end, i, None, _LATER)
+                self.lag_kind[at] = self.gaps[i]
 
     def _cut(self, i: int, at: int, times: list[int]) -> tuple[list[int], list[int]]:
         """Ends and nodes of the pieces of one span after its open ``at``, cut at ``times``."""
@@ -167,7 +188,7 @@ class _Builder:
             inner = times[bisect_right(times, phase.start_ns) : bisect_left(times, phase.end_ns)]
             begin = phase.start_ns
             for stop in (*inner, phase.end_ns):
-                at = self._node(begin, stop, i, phase.kind, [at])
+                at = self._node(begin, stop, i, phase.kind, (at,))
                 begin = stop
                 ends.append(stop)
                 nodes.append(at)
@@ -175,58 +196,70 @@ class _Builder:
 
     def _completions(self) -> None:
         """Chain the closes of each scope in order of their ends."""
-        members: dict[int | None, list[tuple[int, int]]] = {}
-        for i, scope in self.home.items():
-            end = self.works[i].end_ns
+        found: dict[int | None, list[tuple[int, int]]] = {}
+        for i in self.order:
+            end = self.stops[i]
             if end is not None:
-                members.setdefault(scope, []).append((end, i))
-        for scope, keys in members.items():
+                found.setdefault(self.home[i], []).append((end, i))
+        for scope, keys in found.items():
             keys.sort()
             nodes: list[int] = []
-            for k, (end, i) in enumerate(keys):
+            before = keys[0]
+            for key in keys:
+                end, i = key
                 at = self.close[i]
-                if k and not self._follows(i, scope, keys[k - 1]):
-                    at = self._node(end, end, scope, None, [nodes[-1], at])
+                if nodes and not self._follows(i, scope, before):
+                    at = self._node(end, end, scope, None, (nodes[-1], at))
                 nodes.append(at)
-            self.done[scope] = (keys, nodes)
+                before = key
+            self.done[scope] = _Completed([end for end, _ in keys], [i for _, i in keys], nodes)
 
     def _follows(self, i: int, scope: int | None, before: tuple[int, int]) -> bool:
         """Whether span ``i`` itself waited for all that its scope had completed before its end."""
         return (
             self.happens_before
-            and before < (self.works[i].span.start_ns, i)
-            and scope in (self.finished[self.parent[i]], self.finished[self.door[i]])
+            and before < (self.begins[i], i)
+            and (scope == self._finished(self.parent[i]) or scope == self._finished(self.door[i]))
         )
 
-    def _before(self, i: int) -> list[int]:
+    def _finished(self, i: int | None) -> int | None:
+        return None if i is None else self.finished[i]
+
+    def _before(self, i: int) -> tuple[int, ...]:
         """Predecessors of a span's open: the fork, and what its siblings had completed."""
-        work = self.works[i]
-        start = work.span.start_ns
-        scope = self.door[i]
+        start, parent, scope = self.begins[i], self.parent[i], self.door[i]
         if scope is None:
-            found = [self.source]
+            fork = self.source
         else:
-            around = self.works[scope]
-            end = around.end_ns
-            outlives = end is not None and (
-                start > end if work.end_ns is None else work.end_ns > end
-            )
-            self.lag_kind[self.open[i]] = around.lag_kind
-            found = [self._running(scope, start, may_close=outlives)]
+            around, end = self.stops[scope], self.stops[i]
+            outlives = around is not None and (start > around if end is None else end > around)
+            self.lag_kind[self.open[i]] = self.gaps[scope]
+            fork = self._running(scope, start, may_close=outlives)
         if not self.happens_before:
-            return found
-        levels = (self.finished[self.parent[i]], self.finished[scope])
-        for level in levels if levels[0] != levels[1] else levels[:1]:
-            if level in self.done:
-                keys, nodes = self.done[level]
-                place = bisect_left(keys, (start, i))
-                if place:
-                    found.append(nodes[place - 1])
+            return (fork,)
+        level = self._finished(parent)
+        near = self._completed(level, start, i)
+        found = (fork,) if near is None else (fork, near)
+        if scope != parent:
+            other = self._finished(scope)
+            far = None if other == level else self._completed(other, start, i)
+            found = found if far is None else (*found, far)
         return found
+
+    def _completed(self, scope: int | None, time: int, i: int) -> int | None:
+        """Node by which a scope had completed all that ended before span ``i`` started."""
+        done = self.done.get(scope)
+        if done is None:
+            return None
+        ends = done.ends
+        place = bisect_left(ends, time)
+        if place < len(ends) and ends[place] == time:  # what touches is ordered by index
+            place = bisect_left(done.members, i, place, bisect_right(ends, time, place))
+        return done.nodes[place - 1] if place else None
 
     def _running(self, i: int, time: int, *, may_close: bool) -> int:
         """Latest node of span ``i``, which something starts out of, that had ended at ``time``."""
-        end = self.works[i].end_ns
+        end = self.stops[i]
         if may_close and end is not None and end <= time:
             return self.close[i]
         ends, nodes = self.pieces[i]
@@ -238,29 +271,27 @@ class _Builder:
         return nodes[-1] if nodes else self.open[i]
 
     def _join(self, node: int, scope: int | None, *, last: int) -> None:
-        self.preds[node].append(last)
-        if scope in self.done:
-            self.preds[node].append(self.done[scope][1][-1])
+        done = self.done.get(scope)
+        self.preds[node] += (last,) if done is None else (last, done.nodes[-1])
 
     def _cause(self, cause: int, effect: int) -> None:
-        start = self.works[effect].span.start_ns
-        if self.works[cause].span.start_ns > start or self.parent[effect] == cause:
+        start = self.begins[effect]
+        if self.begins[cause] > start or self.parent[effect] == cause:
             return
         edge = (self._running(cause, start, may_close=True), self.open[effect])
         if edge[0] not in self.preds[edge[1]]:
             self.optional.add(edge)
-            self.preds[edge[1]].append(edge[0])
+            self.preds[edge[1]] += (edge[0],)
 
     def _sorted(self) -> EventGraph:
         repairs: tuple[str, ...] = ()
-        begins = [node[0] for node in self.nodes]
-        order = _topological(self.preds, begins)
+        order = _topological(self.preds, self.starts)
         if order is None and self.optional:
             for cause, effect in self.optional:
-                if self.nodes[cause][1] == self.nodes[effect][0]:
-                    self.preds[effect].remove(cause)
+                if self.ends[cause] == self.starts[effect]:
+                    self.preds[effect] = tuple([p for p in self.preds[effect] if p != cause])
             repairs = ("causes at one instant ran in a circle: links of no length left out",)
-            order = _topological(self.preds, begins)
+            order = _topological(self.preds, self.starts)
         if order is None:
             raise TraceError(
                 "its spans wait for each other in a circle",
@@ -272,7 +303,8 @@ class _Builder:
         for at, node in enumerate(order):
             place[node] = at
         pick = itemgetter(*order)  # never of one: a task has two ends
-        starts, ends, works, kinds = (pick(column) for column in zip(*self.nodes, strict=True))
+        starts, ends = pick(self.starts), pick(self.ends)
+        works, kinds = pick(self.work), pick(self.kind)
         preds: list[tuple[int, ...]] = []
         lags: list[int] = []
         for start, before in zip(starts, pick(self.preds), strict=True):
@@ -307,44 +339,51 @@ class _Builder:
         )
 
 
-def _scopes(
-    works: Sequence[Work], live: Sequence[int], parents: Sequence[int | None]
-) -> tuple[dict[int, int | None], dict[int, int | None], dict[int | None, int | None]]:
-    """Where spans are joined, where they fork from, and who stands in for the unfinished.
-
-    ``home``: nearest finished ancestor that lasts at least as long. ``door``: nearest ancestor
-    that had begun. ``finished``: the span itself or its nearest finished ancestor. Each follows
-    the answers already found, so deep chains of ever later ends or earlier starts stay linear.
-    """
-    home: dict[int, int | None] = {}
-    door: dict[int, int | None] = {}
-    finished: dict[int | None, int | None] = {None: None}
-    for i in _parents_first(live, parents):
-        start, end = works[i].span.start_ns, works[i].end_ns
-        at = parents[i]
-        while at is not None and not _lasts(works[at].end_ns, end):
-            at = home[at]
-        home[i] = at
-        at = parents[i]
-        while at is not None and works[at].span.start_ns > start:
-            at = door[at]
-        door[i] = at
-        finished[i] = finished[parents[i]] if end is None else i
-    return home, door, finished
-
-
-def _lasts(end: int | None, least: int | None) -> bool:
-    return end is not None and (least is None or end >= least)
-
-
 def _parents_first(live: Sequence[int], parents: Sequence[int | None]) -> list[int]:
     children: dict[int | None, list[int]] = {}
     for i in live:
         children.setdefault(parents[i], []).append(i)
     order = list(children.get(None, ()))
     for i in order:  # grows while it is read
-        order.extend(children.get(i, ()))
+        if i in children:
+            order += children[i]
     return order
+
+
+def _scopes(
+    order: Sequence[int],
+    parents: Sequence[int | None],
+    begins: Sequence[int],
+    stops: Sequence[int | None],
+) -> tuple[list[int | None], list[int | None], list[int | None]]:
+    """Where spans are joined, where they fork from, and who stands in for the unfinished.
+
+    ``home``: nearest finished ancestor that lasts at least as long. ``door``: nearest ancestor
+    that had begun. ``finished``: the span itself or its nearest finished ancestor. Each follows
+    the answers already found, so deep chains of ever later ends or earlier starts stay linear.
+    """
+    home: list[int | None] = [None] * len(parents)
+    door: list[int | None] = [None] * len(parents)
+    finished: list[int | None] = [None] * len(parents)
+    for i in order:
+        start, end, above = begins[i], stops[i], parents[i]
+        at = above
+        while at is not None and not _lasts(stops[at], end):
+            at = home[at]
+        home[i] = at
+        at = above
+        while at is not None and begins[at] > start:
+            at = door[at]
+        door[i] = at
+        if end is not None:
+            finished[i] = i
+        elif above is not None:
+            finished[i] = finished[above]
+    return home, door, finished
+
+
+def _lasts(end: int | None, least: int | None) -> bool:
+    return end is not None and (least is None or end >= least)
 
 
 def _topological(preds: Sequence[Sequence[int]], starts: Sequence[int]) -> list[int] | None:

@@ -130,7 +130,7 @@ def _passing(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [
         row
         for row in summary.get("regions") or []
-        if windows.get(str(row.get("concurrency")), 0) > 0
+        if (windows.get(str(row.get("concurrency"))) or 0) > 0  # a server's window may be unknown
     ]
 
 

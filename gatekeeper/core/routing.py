@@ -123,7 +123,7 @@ class Explanation:
             held = ", ".join(f"{f} = {p}" for f, p in self.tried[-1].rule.conditions)
             return f"{self.route}: rule {len(self.tried)} matches ({held})."
         reasons = "; ".join(f"rule {i}: {t.failed}" for i, t in enumerate(self.tried, 1))
-        return f"No route: {reasons or 'there are no rules'}."
+        return f"No route: {reasons or 'no route has rules'}."
 
 
 def explain(rules: Sequence[Rule], call: CallFacts) -> Explanation:

@@ -2,31 +2,37 @@
 
 The document has the keys of every artifact. Its target is the server that decodes alone, its
 proposer the one that speculates; files, tokenizer, numerics and acceptance are ``undisclosed``.
-Its digest addresses the pair of addresses, not what answers there: no gate can make such an
-artifact PASS equivalence.
+Its digest addresses the pair of addresses, not what answers there. ``target.weights`` may declare
+the files that both servers are said to have loaded: then an engine of ours scores what they emit,
+which is the one way in which such an artifact can PASS equivalence.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping  # noqa: TC003 - documents.read() resolves it
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gatekeeper.core.addresses import is_host, without_secrets
 from gatekeeper.core.decoding import GREEDY
+from gatekeeper.core.documents import check, read
 from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gatekeeper.core.artifacts import Artifact
 
 __all__ = [
     "SERVERS_ENGINE",
     "SERVER_GATES",
     "UNDISCLOSED",
+    "DeclaredWeights",
+    "declared_weights",
     "is_running_pair",
     "pair_document",
     "refuse_half_disclosed",
+    "scorer_document",
     "server_url",
 ]
 
@@ -38,6 +44,85 @@ SERVER_GATES = ("equivalence", "serving")
 """Gates that can be measured from outside."""
 
 _LARGEST_PORT = 65_535
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class DeclaredWeights:
+    """The model files that both servers of a pair are said to have loaded.
+
+    ``engine`` is the entry point that took the digests and can load them; ``files`` maps names to
+    sha256, ``tokenizer`` is one.
+    """
+
+    engine: str
+    source: str
+    revision: str | None
+    files: Mapping[str, str]
+    tokenizer: str
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        at = "target.weights"
+        digests = {f"files[{name}]": digest for name, digest in self.files.items()}
+        check(
+            [
+                (f"{at}.engine", self.engine, bool(self.engine), "name an engine's entry point"),
+                (f"{at}.source", self.source, ":" in self.source, "use file:DIR, hf: or pypi:"),
+                (f"{at}.files", self.files, bool(self.files), "give each file's sha256"),
+                (f"{at}.vocab_size", self.vocab_size, self.vocab_size >= 1, "use 1 or more"),
+            ]
+            + [
+                (
+                    f"{at}.{name}",
+                    digest,
+                    bool(_SHA256.fullmatch(digest)),
+                    "give 64 lower-case hex digits",
+                )
+                for name, digest in {**digests, "tokenizer": self.tokenizer}.items()
+            ]
+        )
+
+
+def declared_weights(document: Mapping[str, Any]) -> DeclaredWeights | None:
+    """Return the declared weights of an artifact document, None where it declares none.
+
+    Raises:
+        InputError: they are not of this form.
+    """
+    given = document["target"].get("weights")
+    return None if given is None else read(DeclaredWeights, given, field="target.weights")
+
+
+def scorer_document(weights: DeclaredWeights, *, version: str) -> dict[str, Any]:
+    """Return an artifact document with which an engine opens the declared weights to score text.
+
+    In float32 on the processor, beside a look-up that is never asked for a draft.
+    """
+    placed = dict.fromkeys(("device", "draft_device"), "cpu")
+    numerics = dict.fromkeys(("dtype", "kv_dtype"), "float32")
+    return {
+        "schema": 1,
+        "target": {
+            "source": weights.source,
+            "revision": weights.revision,
+            "files": dict(weights.files),
+            "tokenizer": weights.tokenizer,
+            "vocab_size": weights.vocab_size,
+            "architecture": UNDISCLOSED,
+        },
+        "proposer": {"kind": "ngram", "parameters": {}},
+        "gamma": 1,
+        "acceptance": {"method": "standard", "contract": "exact"},
+        "sampling": [GREEDY.to_dict()],
+        "engine": {
+            "name": weights.engine,
+            "version": version,
+            "tensor_parallel": 1,
+            **numerics,
+            **placed,
+        },
+    }
 
 
 def is_running_pair(document: Mapping[str, Any]) -> bool:
@@ -46,11 +131,18 @@ def is_running_pair(document: Mapping[str, Any]) -> bool:
 
 
 def pair_document(
-    baseline_url: str, candidate_url: str, *, model: str | None, gamma: int | None, version: str
+    baseline_url: str,
+    candidate_url: str,
+    *,
+    model: str | None,
+    gamma: int | None,
+    version: str,
+    weights: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the artifact document of two servers; ``version`` is that of the engine that asks.
 
-    ``gamma`` None says that the candidate's window is not known either.
+    ``gamma`` None says that the candidate's window is not known either. ``weights`` are the
+    fields of ``DeclaredWeights``, None where nobody says what the servers have loaded.
 
     Raises:
         InputError: an address that cannot be one of a server, or one server given twice.
@@ -68,6 +160,7 @@ def pair_document(
             "tokenizer": None,
             "vocab_size": None,
             "architecture": UNDISCLOSED,
+            **({} if weights is None else {"weights": dict(weights)}),
         },
         "proposer": {"kind": UNDISCLOSED, "parameters": {"model": model}, "source": candidate},
         "gamma": gamma,
@@ -138,9 +231,16 @@ def refuse_half_disclosed(artifact: Artifact) -> None:
                 remedy="leave it undisclosed" if pair else "give it",
             )
     if not pair:
+        if target.weights is not None:
+            raise InputError(
+                "are for servers that already run: this target has files of its own",
+                field="target.weights",
+                remedy="leave them out",
+            )
         if artifact.gamma is None:
             raise InputError("is not a window", field="gamma", remedy="use a whole number from 1")
         return
+    declared_weights(artifact.document)
     _refuse_addresses(artifact)
 
 

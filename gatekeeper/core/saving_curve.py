@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gatekeeper.core.critical_path import makespan, stretch
 from gatekeeper.core.event_graph import build_graph
 from gatekeeper.core.task_assignment import owners
-from gatekeeper.core.tasks import build_task
+from gatekeeper.core.tasks import with_rates
+from gatekeeper.core.token_rates import TokenRates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gatekeeper.core.task_assignment import AssignedCall
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.tasks import Task
-    from gatekeeper.core.token_rates import TokenRates
-    from gatekeeper.core.traces import Trace
 
 __all__ = ["GRID", "Curve", "RouteCurves", "route_curves"]
 
@@ -70,7 +69,6 @@ class RouteCurves:
 
 
 def route_curves(
-    trace: Trace,
     profile: TaskProfile,
     assigned: Sequence[AssignedCall],
     *,
@@ -79,15 +77,15 @@ def route_curves(
     """Curves of every route that a task's calls belong to, by route name.
 
     Args:
-        trace: the trace that was profiled.
-        profile: its profile, made with the same ``rates``.
+        profile: the task's profile, made with the same ``rates``.
         assigned: the route of each call (`gatekeeper.core.task_assignment.assign`).
         rates: time per output token by route and model, for calls of grade C.
     """
     edges: list[tuple[Task, EventGraph]] = []
     priced = profile.reconciled and profile.evidence_grade != _LOWEST_GRADE and profile.trusted
     if priced and any(call.grade == "C" for _, call in profile.task.calls):
-        tasks = (build_task(trace, rates=rates, edge=edge) for edge in ("low", "high"))
+        known = rates or TokenRates()
+        tasks = (with_rates(profile.task, known, edge=edge) for edge in ("low", "high"))
         edges = [(task, build_graph(task)) for task in tasks]
     found = []
     for route in sorted({a.route for a in assigned if a.route is not None}):

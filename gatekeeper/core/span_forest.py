@@ -45,19 +45,34 @@ def build_forest(spans: Sequence[Span], repairs: list[str]) -> Forest:
             repairs.append("span is its own parent: treated as a root")
             parent = None
         parents.append(parent)
-    _cut_loops(parents, repairs)
-    children: list[list[int]] = [[] for _ in spans]
-    top_down = []
+    children, roots, top_down = _walk(parents)
+    if len(top_down) < len(parents):  # what no root leads to runs in loops
+        _cut_loops(parents, repairs)
+        children, roots, top_down = _walk(parents)
+    if roots > 1:
+        repairs.append(f"{roots} roots in one trace: treated as siblings")
+    return Forest(
+        tuple(parents),
+        tuple([tuple(children[i]) if i in children else () for i in range(len(parents))]),
+        tuple(top_down),
+        len(missing),
+    )
+
+
+def _walk(parents: Sequence[int | None]) -> tuple[dict[int, list[int]], int, list[int]]:
+    """Children of every span that has any, how many roots there are, and all below them in order."""
+    children: dict[int, list[int]] = {}
+    order = []
     for i, parent in enumerate(parents):
         if parent is None:
-            top_down.append(i)
+            order.append(i)
         else:
-            children[parent].append(i)
-    if len(top_down) > 1:
-        repairs.append(f"{len(top_down)} roots in one trace: treated as siblings")
-    for i in top_down:  # grows while it is read: breadth first without recursion
-        top_down.extend(children[i])
-    return Forest(tuple(parents), tuple(map(tuple, children)), tuple(top_down), len(missing))
+            children.setdefault(parent, []).append(i)
+    roots = len(order)
+    for i in order:  # grows while it is read: breadth first without recursion
+        if i in children:
+            order += children[i]
+    return children, roots, order
 
 
 def _cut_loops(parents: list[int | None], repairs: list[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.documents import check, read
@@ -109,7 +110,7 @@ class Routing:
 
     routes: tuple[RoutedRules, ...] = ()
 
-    @property
+    @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """Every rule in the order in which it is tried."""
         return tuple(rule for one in self.routes for rule in one.rules)
@@ -119,7 +120,7 @@ class Routing:
         """Earliest moment at which any task may be complete, in seconds after its last span."""
         return min([DEFAULT_QUIET_S, *(one.tasks.quiet_s for one in self.routes)])
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that the assignment depends on."""
         content = [
@@ -166,6 +167,10 @@ def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
         else:
             found = explain(rules, facts)
             route, why = found.route, found.sentence
+            if route is None and named is not None:
+                why = (
+                    f"{why} It names {named}, which is no route yet: gatekeeper route set {named}."
+                )
         assigned.append(AssignedCall(i, span.span_id, span.name, route, why))
     return tuple(assigned)
 

@@ -11,7 +11,7 @@ from gatekeeper.core.critical_path import Step, critical_path, makespan, saving
 from gatekeeper.core.event_graph import EventGraph, build_graph
 from gatekeeper.core.human_wait import WithoutWaiting, without_waiting
 from gatekeeper.core.span_kinds import KINDS, WORK
-from gatekeeper.core.tasks import Task, build_task, untrusted_timings
+from gatekeeper.core.tasks import Task, build_task, untrusted_timings, with_rates
 from gatekeeper.core.token_rates import TokenRates, observed_rates
 from gatekeeper.core.what_if import Effect, Scope, WhatIf, effects_of, scope_of
 
@@ -109,6 +109,7 @@ def profile_task(
     speedup: Fraction | float = 2,
     rates: TokenRates | None = None,
     what_if: WhatIf | None = None,
+    task: Task | None = None,
 ) -> TaskProfile:
     """Profile one trace at a decode speed-up, or at any other change.
 
@@ -117,12 +118,14 @@ def profile_task(
         speedup: how many times as fast decoding becomes; above 0.
         rates: time per output token by route and model, for calls that only count tokens (grade C).
         what_if: what gets faster, instead of all decoding ``speedup`` times.
+        task: the trace's task built without rates, where it is at hand.
 
     Raises:
         InputError: the speed-up is not above 0.
     """
     asked = WhatIf.decode(speedup) if what_if is None else what_if
-    task = build_task(trace, rates=rates)
+    known = rates or TokenRates()
+    task = build_task(trace, rates=rates) if task is None else with_rates(task, known)
     graph = build_graph(task)
     path = critical_path(graph)
     grade = _grade(task, graph, path)
@@ -137,7 +140,7 @@ def profile_task(
     if untrusted:
         grade = "D"
         repairs.append(untrusted)
-    repairs += _estimates(task, rates or TokenRates())
+    repairs += _estimates(task, known)
     scope = scope_of(task, asked)
     # A tool's time is known in every grade: only what touches a call's phases needs its split.
     priced = reconciled and untrusted is None and (grade != "D" or not asked.needs_split)
@@ -147,7 +150,7 @@ def profile_task(
         path=path,
         segments_ns=_segments(task, graph),
         critical_path_ns=_on_path(graph, path),
-        saving=_saving(trace, task, graph, scope, rates) if priced else _UNPRICED,
+        saving=_saving(task, graph, scope, known) if priced else _UNPRICED,
         ceiling_ns=_ceiling(graph, grade) if task.calls and not untrusted else None,
         speedup=asked.decode_speedup,
         evidence_grade=grade,
@@ -163,13 +166,11 @@ def profile_task(
     )
 
 
-def _saving(
-    trace: Trace, task: Task, graph: EventGraph, scope: Scope, rates: TokenRates | None
-) -> SavingInterval:
+def _saving(task: Task, graph: EventGraph, scope: Scope, rates: TokenRates) -> SavingInterval:
     ranges = [ratio_range(change.speedup) for change in scope.what_if.changes]
     cases = [(task, graph)]
     if any(call.grade == "C" for _, call in task.calls):
-        others = (build_task(trace, rates=rates, edge=edge) for edge in ("low", "high"))
+        others = (with_rates(task, rates, edge=edge) for edge in ("low", "high"))
         cases = [(other, build_graph(other)) for other in others]
     explicit = build_graph(task, happens_before=False)
     # A faster rate or ratio saves more, a slow-down costs more: the extremes are among the ends.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.traces import Span, Trace
 
-__all__ = ["Task", "Work", "build_task", "untrusted_timings"]
+__all__ = ["Task", "Work", "build_task", "untrusted_timings", "with_rates"]
 
 _NO_RATES = TokenRates()
 
@@ -138,6 +138,32 @@ def build_task(trace: Trace, *, rates: TokenRates | None = None, edge: str = "ty
     )
 
 
+def with_rates(task: Task, rates: TokenRates, *, edge: str = "typical") -> Task:
+    """The same task at other rates: what ``build_task`` makes of its trace with these arguments.
+
+    Args:
+        task: a task that was built without rates, or whose calls have the routes that these name.
+        rates: as for ``build_task``.
+        edge: as for ``build_task``.
+    """
+    works = list(task.works)
+    for i, call in task.calls:
+        span, phases = works[i].span, works[i].phases
+        timed = _routed(call, rates.routes.get((task.task_id, span.span_id)))
+        if call.grade == "C":
+            known = (
+                span if span.end_ns == works[i].end_ns else replace(span, end_ns=works[i].end_ns)
+            )
+            phases = split(known, timed, rates.of(timed).at(edge))
+        if timed is not call or phases is not works[i].phases:
+            works[i] = replace(works[i], call=timed, phases=phases)
+    return replace(task, works=tuple(works))
+
+
+def _routed(call: CallTiming, route: str | None) -> CallTiming:
+    return call if route is None else replace(call, route=route)
+
+
 @dataclass(frozen=True)
 class _Builder:
     """Segments and timing of each span, once its place among the others is settled."""
@@ -179,8 +205,7 @@ class _Builder:
         return (), None
 
     def _call(self, i: int, call: CallTiming) -> CallTiming:
-        route = None if self.routes is None else self.routes[i]
-        return call if route is None else replace(call, route=route)
+        return _routed(call, None if self.routes is None else self.routes[i])
 
     def _lender(self, i: int) -> Span | None:
         lender = self.nested.lenders.get(i)

@@ -95,8 +95,10 @@ def assemble(
         kept = []
         for span_id in sorted(by_id):
             versions = by_id[span_id]
-            kept.append(max(versions, key=_preference))
-            if len(versions) > 1:
+            if len(versions) == 1:
+                kept += versions
+            else:
+                kept.append(max(versions, key=_preference))
                 log[trace_id].append(_describe_conflict(span_id, versions))
         kept.sort(key=canonical_key)
         traces.append(Trace(trace_id, source_format, tuple(kept), tuple(log[trace_id])))

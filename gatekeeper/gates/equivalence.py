@@ -19,7 +19,7 @@ from gatekeeper.core.claims import Claim
 from gatekeeper.core.stats import gate_cost, greedy, tolerance
 from gatekeeper.core.stats.eprocess import MEMBERS, cumulate, log10_e, log_e, tokens
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, worst
-from gatekeeper.gates.equivalence_chain import Before, Earlier, check_continued
+from gatekeeper.gates.equivalence_chain import Earlier, check_continued
 from gatekeeper.gates.equivalence_context import TEXT, Context, difference, facts
 from gatekeeper.gates.equivalence_plan import (
     ORDINARY,
@@ -31,7 +31,8 @@ from gatekeeper.gates.equivalence_plan import (
     evidence_of,
     plan,
 )
-from gatekeeper.gates.equivalence_run import TABLES, Accumulator, numeric_noise
+from gatekeeper.gates.equivalence_record import TABLES, Before
+from gatekeeper.gates.equivalence_run import Accumulator, numeric_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +100,7 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
             "not_continued": context.not_continued,
             "admitted_deviation": context.deviation,
             "identity_rule": context.rule,
-            "gamma": context.gamma,
+            "gamma": context.gamma if context.gamma >= 0 else None,
             "settings": list(context.settings),
             "arms": {
                 "speculation not configured": "not run: the engine always has a proposer",
@@ -354,7 +355,7 @@ def _tolerance(
     missing = [
         f"{setting}, {stratum}"
         for setting in context.settings
-        for stratum in ("window", "bonus")
+        for stratum in context.strata
         if not ((summed["setting"] == setting) & (summed["stratum"] == stratum)).any()
     ]
     first_out = tolerance.first_outside(table, declared)

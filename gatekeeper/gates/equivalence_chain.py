@@ -8,37 +8,24 @@ seed of its own, and is judged on all rows together. Its tables begin with the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gatekeeper.errors import EvidenceError
 from gatekeeper.gates.equivalence_context import NOT_CONTINUED, difference, links, pairs_of
+from gatekeeper.gates.equivalence_record import Before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pandas as pd
 
-__all__ = ["Before", "Earlier", "check_continued", "continued_seed"]
+__all__ = ["Earlier", "check_continued", "continued_seed"]
 
 _ROWS = ("requests", "strict", "tolerance", "greedy")
 """Tables that begin with the rows of the earlier run."""
-
-
-@dataclass(frozen=True)
-class Before:
-    """What a plan has to know of the runs that it continues.
-
-    ``runs`` and sampled ``tokens`` so far; ``compared`` are the prompts with both greedy texts,
-    ``turns`` the sampled requests of each prompt.
-    """
-
-    runs: int
-    tokens: int
-    compared: frozenset[str] = frozenset()
-    turns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

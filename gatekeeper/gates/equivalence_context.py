@@ -23,6 +23,7 @@ __all__ = [
     "CONTINUES",
     "FACTS",
     "NOT_CONTINUED",
+    "POSITIONS",
     "TEXT",
     "Context",
     "difference",
@@ -34,6 +35,9 @@ __all__ = [
 CONTINUES, NOT_CONTINUED = "continues", "not continued"
 """JSON objects: one for each earlier run, oldest first; the inconclusive run that was another test, with
 the facts that differ."""
+
+POSITIONS = "positions"
+"""Name of a fact that stands only where no token's place in a window is known: ``unknown``."""
 
 TEXT = "text of "
 """Begin of the name under which a token's text stands."""
@@ -52,6 +56,7 @@ FACTS = (
     "design",
     "setting",
     "deviation",
+    POSITIONS,
 )
 """What two runs of one test have in common."""
 
@@ -64,6 +69,7 @@ class Context:
     """The ``context`` table, read.
 
     ``continues`` has the id, evidence digests and sampled tokens of each earlier run of the chain.
+    ``strata`` are those that the tolerance is judged in.
     """
 
     rule: str
@@ -78,6 +84,7 @@ class Context:
     continues: tuple[Mapping[str, Any], ...]
     not_continued: Mapping[str, Any] | None
     texts: Mapping[int, str]
+    strata: tuple[str, ...]
 
     @classmethod
     def read(cls, table: pd.DataFrame) -> Context:
@@ -105,6 +112,7 @@ class Context:
                     for name, found in named.items()
                     if str(name).startswith(TEXT)
                 },
+                strata=("all",) if POSITIONS in named else ("window", "bonus"),
             )
         except KeyError as error:
             raise EvidenceError(
@@ -133,6 +141,7 @@ def facts(plan: Plan, info: EngineInfo, noise: tuple[float, float]) -> list[tupl
         ("design", json.dumps(plan.design, sort_keys=True)),
         *(("setting", s.label) for s in plan.settings),
         *([] if deviation is None else [("deviation", repr(deviation))]),
+        *([] if plan.positions else [(POSITIONS, "unknown")]),
     ]
 
 

@@ -18,7 +18,8 @@ from gatekeeper.core.stats.power import (
 )
 from gatekeeper.core.stats.tolerance import tokens_to_pass
 from gatekeeper.errors import InputError
-from gatekeeper.gates.equivalence_chain import Before, continued_seed
+from gatekeeper.gates.equivalence_chain import continued_seed
+from gatekeeper.gates.equivalence_record import Before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,8 @@ class Plan:
 
     ``estimate`` is JSON-able. Submit in order, up to ``budget.max_batch`` at a time. ``deviation`` is
     what an approximate artifact admits; the budget's tolerance is that already. ``seed`` is the one
-    that this run draws with; ``before`` says what the runs it continues have done.
+    that this run draws with; ``before`` says what the runs it continues have done. Without
+    ``positions`` nobody tells which tokens were drafts and which followed a window.
     """
 
     budget: EquivalenceBudget
@@ -94,6 +96,7 @@ class Plan:
     seed: int
     deviation: float | None = None
     before: Before = _FIRST
+    positions: bool = True
 
     @property
     def design(self) -> dict[str, Any]:
@@ -130,6 +133,7 @@ def plan(
     seed: int | None = None,
     rates: Rates | None = None,
     before: Before = _FIRST,
+    windows: Sequence[int] | None = None,
 ) -> Plan:
     """Lay out the trials: greedy identity first, then sampled arms until the token budget is spent.
 
@@ -138,7 +142,8 @@ def plan(
     different seeds, side by side; prompts return when all have had their turn. ``seed`` defaults to
     the policy's. A plan that continues earlier runs (``before``) derives another from it, compares
     prompts that have no greedy texts yet, and begins with those whose turn it is: no token is drawn
-    twice, and repeating the plan repeats its requests.
+    twice, and repeating the plan repeats its requests. ``windows`` are all there are where an engine
+    cannot be asked for another.
 
     Raises:
         InputError: there is no prompt, or the artifact has no window.
@@ -157,7 +162,8 @@ def plan(
     settings = tuple(dict.fromkeys(s for s in sampling if not s.greedy)) or budget.sampled.settings
     # Every window that serving may choose is tested: exactness at 4 says nothing of a bug at 2.
     swept = [g for g in policy.serving.gammas if g <= gamma]
-    gammas = tuple(dict.fromkeys((gamma, *budget.sampled.gammas, *swept)))
+    wanted = (gamma, *budget.sampled.gammas, *swept) if windows is None else windows
+    gammas = tuple(dict.fromkeys(wanted))
     order = rng.permutation(len(prompts))
     fresh = [i for i in order.tolist() if prompts[i].id not in before.compared]
     chosen = fresh[: budget.greedy.prompts]

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from gatekeeper.gates.equivalence_plan import Plan, Trial
     from gatekeeper.protocols import EngineInfo, Scored
 
-__all__ = ["REQUEST_COLUMNS", "TABLES", "Accumulator", "numeric_noise", "sequences"]
-
-TABLES = ("context", "requests", "strict", "tolerance", "greedy", "cost")
-"""Evidence tables; ``context`` holds (name, value) pairs that the verdict needs, ``cost`` what this run
-alone took."""
+__all__ = ["REQUEST_COLUMNS", "Accumulator", "numeric_noise", "sequences"]
 
 REQUEST_COLUMNS = {
     "request": "int64",
@@ -208,7 +204,7 @@ class Accumulator:
         contrasts = np.concatenate(
             [tolerance.contrasts(r, end_known=bool(plan.end_tokens)) for r in increments.rows]
         )
-        sums = tolerance.sufficient(contrasts, bonus)
+        sums = tolerance.sufficient(contrasts, bonus if plan.positions else None)
         sums.insert(0, "request", number)
         sums.insert(1, "setting", trial.setting)
         self._parts["tolerance"].append(sums)
@@ -228,12 +224,18 @@ class Accumulator:
         summed = self._parts["tolerance"][0].groupby(keys, as_index=False)[["n", "s", "v"]].sum()
         strata = summed.groupby("setting")["stratum"].nunique()
         outcome, _ = tolerance.judge(summed, sequences(self.plan))
-        whole = len(strata) == len(self.plan.settings) and bool((strata == 2).all())  # noqa: PLR2004 - window and bonus
+        wanted = 2 if self.plan.positions else 1  # window and bonus, or all together
+        whole = len(strata) == len(self.plan.settings) and bool((strata == wanted).all())
         return outcome if whole or outcome is Outcome.FAIL else Outcome.INCONCLUSIVE
 
     def spent(self, part: str, seconds: float, tokens: int) -> None:
         """Note what a part of the gate took; see ``gatekeeper.core.stats.gate_cost``."""
         self._cost.append((part, seconds, tokens))
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether sampled tokens have shown a fault."""
+        return self._alarm or self._tolerance_outcome is Outcome.FAIL
 
     @property
     def tokens(self) -> int:

@@ -1,30 +1,34 @@
-"""Equivalence of two servers that already run: greedy texts, compared; everything else is named.
+"""Equivalence of two servers that already run, by their texts; everything else is named.
 
-A black box can be shown to be wrong and never to be right: FAIL on a departure that numerics do
-not explain, ERROR without a usable baseline, else INCONCLUSIVE with the list of what is missing.
-``plan`` → run its steps into the ``texts`` table → ``evaluate``.
+Greedy texts are compared place by place, sampled ones by two-sample tests. Texts can show that a
+black box is wrong and never that it is right: FAIL on a departure that numerics do not explain, or
+on samples that chance does not, ERROR without a usable baseline, else INCONCLUSIVE with the list of
+what is missing. Where the weights are declared and the servers tell token ids, more can be said:
+see ``servers_own_forward``, whose tables ``evaluate`` takes too.
+``plan`` → run its steps into the ``texts`` and ``samples`` tables → ``evaluate``.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gatekeeper.core.claims import EQUATIONS, Claim
-from gatekeeper.core.stats import server_texts
+from gatekeeper.core.decoding import GREEDY, SamplingSettings
+from gatekeeper.core.stats import server_samples, server_texts
 from gatekeeper.core.stats.server_texts import BASELINE, CANDIDATE, FIRST, REPEAT
+from gatekeeper.core.stats.two_sample import BLIND
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, worst
 from gatekeeper.errors import InputError
+from gatekeeper.gates import servers_own_forward
 from gatekeeper.gates.servers_missing import account, missing, parts, readings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pandas as pd
 
     from gatekeeper.core.decoding import Rates
     from gatekeeper.core.policy_schema import EquivalenceBudget, Policy
@@ -32,7 +36,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ALTERNATIVES",
     "COMPANY",
+    "REPLICATES",
     "TABLES",
+    "TWO_SAMPLE",
     "Plan",
     "TextPrompt",
     "TextStep",
@@ -41,8 +47,17 @@ __all__ = [
     "plan",
 ]
 
-TABLES = ("texts", "servers")
-"""Evidence tables: see :mod:`gatekeeper.core.stats.server_texts`, and ``arm``, ``name``, ``value``."""
+TABLES = ("texts", "samples", "servers")
+"""Evidence tables: see ``core.stats.server_texts`` and ``server_samples``, and ``arm``, ``name``,
+``value``."""
+
+TWO_SAMPLE = "two-sample"
+"""Name of the rule by which sampled texts were judged."""
+
+REPLICATES = 4
+"""Sampled answers of each server to one prompt: few prompts then have labellings enough."""
+
+_LEAST_SAMPLED = 3
 
 ALTERNATIVES = 5
 """Log-probabilities asked for per token: what every server offers that offers any."""
@@ -67,13 +82,15 @@ class TextPrompt:
 
 @dataclass(frozen=True)
 class TextStep:
-    """Greedy requests of one pass, ``concurrency`` of them at a time."""
+    """Requests of one pass, ``concurrency`` of them at a time; greedy unless ``seeds`` has one each."""
 
     arm: str
     prompts: tuple[TextPrompt, ...]
     concurrency: int
     max_tokens: int
     top: int
+    sampling: SamplingSettings = GREEDY
+    seeds: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -83,12 +100,13 @@ class TextStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """``steps`` in order; ``estimate`` is for people."""
+    """``steps`` in order; ``estimate`` is for people; ``why`` texts have to do."""
 
     budget: EquivalenceBudget
     gamma: int | None
     steps: tuple[TextStep, ...]
     estimate: Mapping[str, Any]
+    why: str = "no target's files are declared"
 
 
 def plan(
@@ -103,7 +121,8 @@ def plan(
 
     Prompts come in small groups, the order of the passes random in each, so that drift hits all
     alike. The repeat runs a group together: that shows what a batch of another shape changes, as
-    verification makes one too.
+    verification makes one too. Then as many tokens again are sampled, each prompt by both servers
+    with seeds of their own.
 
     Raises:
         InputError: no prompts, or every one is longer than the policy allows.
@@ -124,6 +143,7 @@ def plan(
             TextStep(FIRST, group, 1, 1, ALTERNATIVES),
         ]
         steps += [arms[i] for i in rng.permutation(len(arms)).tolist()]
+    steps += _sampled(budget, chosen, rng)
     gamma = artifact["gamma"]
     estimate = _estimate(budget, steps, rates)
     return Plan(budget, None if gamma is None else int(gamma), tuple(steps), estimate)
@@ -147,12 +167,51 @@ def fitting(prompts: Sequence[TextPrompt], max_tokens: int) -> list[TextPrompt]:
     return kept
 
 
+def _sampled(
+    budget: EquivalenceBudget, prompts: Sequence[TextPrompt], rng: np.random.Generator
+) -> list[TextStep]:
+    """Sampled answers of both servers, the order of the two random for each prompt."""
+    length = budget.tokens_per_request
+    count = max(_LEAST_SAMPLED, budget.sampled.max_tokens // (2 * REPLICATES * length))
+    setting = next(
+        (one for one in budget.sampled.settings if _has_words(one)),
+        SamplingSettings(temperature=1.0),
+    )
+    steps = []
+    for prompt in prompts[:count]:
+        both = [
+            TextStep(
+                arm,
+                (prompt,) * REPLICATES,
+                COMPANY,
+                length,
+                0,
+                setting,
+                tuple(rng.integers(2**31, size=REPLICATES).tolist()),
+            )
+            for arm in (BASELINE, CANDIDATE)
+        ]
+        steps += [both[i] for i in rng.permutation(2).tolist()]
+    return steps
+
+
+def _has_words(setting: SamplingSettings) -> bool:
+    """Whether OpenAI's API can ask for a setting."""
+    plain = SamplingSettings(
+        temperature=setting.temperature,
+        top_p=setting.top_p,
+        presence_penalty=setting.presence_penalty,
+        frequency_penalty=setting.frequency_penalty,
+    )
+    return setting == plain
+
+
 def _estimate(
     budget: EquivalenceBudget, steps: Sequence[TextStep], rates: Rates | None
 ) -> dict[str, Any]:
     tokens = sum(step.tokens for step in steps)
     prompt_tokens = sum(prompt.estimated_tokens for step in steps for prompt in step.prompts)
-    count = sum(len(step.prompts) for step in steps if step.arm == BASELINE)
+    count = sum(len(step.prompts) for step in steps if step.arm == BASELINE and not step.seeds)
     share = 1 - budget.alpha ** (1 / count)
     return {
         "gate": "equivalence",
@@ -163,13 +222,23 @@ def _estimate(
         "attainable_power": (
             f"a fault that changes at least {share:.0%} of greedy texts within "
             f"{budget.tokens_per_request} tokens is found with probability {1 - budget.alpha:g}; "
-            "never PASS: a running server does not show weights, sampler or sampled distribution"
+            "sampled texts are compared by two-sample tests, which miss mild faults; never PASS: a "
+            "running server does not show weights, sampler or sampled distribution (declare the "
+            "target's files with --target to have its tokens scored)"
         ),
     }
 
 
-def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> GateResult:
-    """Judge a run from its evidence tables alone; never PASS."""
+def evaluate(
+    budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame], *, why: str = Plan.why
+) -> GateResult:
+    """Judge a run from its evidence tables alone: by texts never PASS, ``why`` says what forbids more.
+
+    Raises:
+        EvidenceError: a table does not hold what it must.
+    """
+    if "context" in tables:
+        return servers_own_forward.evaluate(budget, tables)
     texts, said = tables["texts"], readings(tables["servers"])
     figures = _Figures(texts)
     verdict = server_texts.judge(texts, alpha=budget.alpha)
@@ -197,10 +266,12 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
             arm=REPEAT,
         ),
     }
-    lacking = missing(said, targets=_targets(numbers))
+    sampled = _two_sample(budget, tables["samples"], figures)
+    lacking = missing(said, targets=_targets(numbers), sampled=sampled.detail)
     judged = [
         Part("greedy text", verdict.outcome, verdict.detail, figures=numbers),
-        *_lost(texts),
+        sampled,
+        *servers_own_forward.lost_answers(pd.concat([texts, tables["samples"]])),
         *parts(lacking),
     ]
     outcome = worst(part.outcome for part in judged if part.mandatory)
@@ -221,8 +292,16 @@ def evaluate(budget: EquivalenceBudget, tables: Mapping[str, pd.DataFrame]) -> G
             "greedy": numbers,
             "strict": None,
             "tolerance": [],
-            "tokens": 0,  # sampled ones, as everywhere in this summary
+            "sampled": sampled.figures,
+            "tokens": 0,  # sampled and scored ones, as everywhere in this summary
             "missing": account(lacking),
+            "scoring": {
+                "rule": TWO_SAMPLE,
+                "why": why,
+                "tokens": sampled.figures["tokens"],
+                "control_tokens": None,
+                "blind": list(BLIND),
+            },
             "counter_example": None
             if first is None
             else {
@@ -246,7 +325,7 @@ def _still_needed(judged: Sequence[Part]) -> str:
     unknown = [part.name for part in open_parts if part.detail.startswith("unverified")]
     rest = [f"{part.name}: {part.detail}" for part in open_parts if part.name not in unknown]
     named = f"what a running server does not disclose: {', '.join(unknown)}"
-    remedy = "register target and draft as files and gate those"
+    remedy = "declare the target's files with --target, or register both as files and gate those"
     return "; ".join([*rest, f"{named} ({remedy})"])
 
 
@@ -262,15 +341,30 @@ def _targets(numbers: Mapping[str, float | str | None]) -> str:
     return f"log-probabilities of first tokens differ by at most {across:.3g} nats{noise}"
 
 
-def _lost(texts: pd.DataFrame) -> list[Part]:
-    """Answers that did not end by themselves: they are no evidence, and are not passed over."""
-    lost = texts[~texts["reason"].isin(["stop", "length"])]
-    if lost.empty:
-        return []
-    pairs = lost[["arm", "reason"]].itertuples(index=False)
-    seen = Counter(f"of {arm} ended as {reason}" for arm, reason in pairs)
-    detail = ", ".join(f"{n} {what}" for what, n in sorted(seen.items()))
-    return [Part("complete answers", Outcome.INCONCLUSIVE, detail)]
+def _two_sample(budget: EquivalenceBudget, samples: pd.DataFrame, figures: _Figures) -> Part:
+    """Sampled texts: FAIL where chance does not explain them, and no success ever."""
+    inputs = {"pieces": budget.tokens_per_request, "seed": budget.seed}
+    p = {
+        test: figures.add(
+            f"two_sample.{test}", "servers.two_sample", "probability", samples, test=test, **inputs
+        )
+        for test in server_samples.TESTS
+    }
+    numbers = {
+        **p,
+        "answers": figures.add("samples", "servers.samples", "answers", samples),
+        "tokens": figures.add("sampled_tokens", "servers.sampled_tokens", "tokens", samples),
+    }
+    known = [value for value in p.values() if value is not None]
+    if len(known) < len(p):
+        outcome, detail = Outcome.INCONCLUSIVE, "too few sampled answers of both servers to compare"
+    else:
+        outcome = Outcome.FAIL if min(known) <= budget.alpha / len(p) else Outcome.PASS
+        shown = (
+            f"p = {p['mmd']:.2g} that they agree, {p['repeats']:.2g} that none repeats itself more"
+        )
+        detail = f"{numbers['answers']:.0f} sampled answers by two-sample tests: {shown}"
+    return Part("sampled text", outcome, detail, figures=numbers)
 
 
 def _whole(value: str | None) -> int | None:
@@ -278,27 +372,33 @@ def _whole(value: str | None) -> int | None:
 
 
 class _Figures:
-    """Figures of the ``texts`` table, each through the equation that will verify it."""
+    """Figures of a table, of ``texts`` where none is named, each through the equation that verifies it."""
 
     def __init__(self, texts: pd.DataFrame) -> None:
         self._texts = texts
         self.claims: list[Claim] = []
 
     def add(
-        self, name: str, equation: str, unit: str, **inputs: str | float | None
+        self,
+        name: str,
+        equation: str,
+        unit: str,
+        samples: pd.DataFrame | None = None,
+        **inputs: str | float | None,
     ) -> float | None:
-        value = EQUATIONS[equation].function(self._texts, **inputs)
+        table = "texts" if samples is None else "samples"
+        value = EQUATIONS[equation].function(self._texts if samples is None else samples, **inputs)
         if value is None:
             return None
         self.claims.append(
             Claim(
                 id=f"equivalence.servers.{name}",
                 equation=equation,
-                inputs={"table": "texts", **inputs},
+                inputs={"table": table, **inputs},
                 value=float(value),
                 unit=unit,
                 status="measured",
-                source="equivalence gate, table texts",
+                source=f"equivalence gate, table {table}",
             )
         )
         return float(value)

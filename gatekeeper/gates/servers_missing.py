@@ -31,12 +31,16 @@ def readings(servers: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - the `
 
 
 def missing(
-    said: Mapping[str, Mapping[str, str]], *, targets: str = "", drafted: float | None = None
+    said: Mapping[str, Mapping[str, str]],
+    *,
+    targets: str = "",
+    drafted: float | None = None,
+    sampled: str = "no sampled text was compared",
 ) -> list[Missing]:
     """List what cannot be verified.
 
     ``targets`` tells what the texts say about the weights, ``drafted`` the tokens that the
-    candidate's counters show per round with a draft.
+    candidate's counters show per round with a draft, ``sampled`` what comparing samples gave.
     """
     both = {
         name: f"{said.get('baseline', {}).get(name, 'not said')} and "
@@ -74,10 +78,10 @@ def missing(
         ),
         Missing(
             "sampled distribution",
-            "only greedy text was compared: a client sees tokens and no target probabilities, and "
-            "comparing two samples of texts misses mild and bonus-only faults even at 100,000 tokens",
-            "an engine that hands out evidence (the reference engine, or an EVIDENCE.npz for "
-            "gatekeeper equivalence check)",
+            f"{sampled}; a client sees tokens and no target probabilities, and comparing two "
+            "samples of texts misses mild and bonus-only faults even at 100,000 tokens",
+            "the target's files (--target), with which the tokens are scored here; or an "
+            "EVIDENCE.npz for gatekeeper equivalence check",
         ),
     ]
 

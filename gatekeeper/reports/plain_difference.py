@@ -35,7 +35,7 @@ def difference(case: Case) -> tuple[Block, ...]:
         ("Prompt", (asked,)),
         ("Where", _where(figures)),
         (sides[0], _wrote(figures)),
-        (sides[1], _alone(figures, servers=servers)),
+        (sides[1], _alone(figures)),
     )
     notes = []
     if found["part"].startswith("strict"):
@@ -67,11 +67,12 @@ def _wrote(figures: RunFigures) -> Line:
     return line(f"wrote {quoted(text)} (token number ", number, ")")
 
 
-def _alone(figures: RunFigures, *, servers: bool) -> Line:
+def _alone(figures: RunFigures) -> Line:
     expected = figures.value(f"{_AT}.expected")
-    text = expected if servers else figures.value(f"{_AT}.expected_text")
+    told = isinstance(figures.value(f"{_AT}.token"), str)  # in texts, where no number is known
+    text = expected if told else figures.value(f"{_AT}.expected_text")
     wrote: Line = ()
-    if expected == _ENDED or (servers and expected == ""):
+    if expected == _ENDED or (told and expected == ""):
         wrote = ("ended the answer. ",)
     elif text is not None:
         wrote = (f"wrote {quoted(text)}. ",)
@@ -83,7 +84,7 @@ def _alone(figures: RunFigures, *, servers: bool) -> Line:
     times = figures.figure(f"{_AT}.deficit", _times)
     if times == UNKNOWN:
         return line(wrote, "How likely it finds the other token is unknown")
-    if servers:
+    if told:
         return line(
             wrote, "It finds that at least ", times, " as likely; the chance itself is unknown"
         )

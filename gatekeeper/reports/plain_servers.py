@@ -1,11 +1,16 @@
-"""What a plain page says of two servers that already run: answers alone, and what they hide."""
+"""What a plain page says of two servers that already run: by what they were judged, and what they hide.
+
+Where the model's own files judged every token, much is said as of an engine of ours; else answers
+alone were compared, and the page says what that misses.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatekeeper.reports.plain_words import SCOPE, UNSEEN
-from gatekeeper.reports.route_report_figures import Items, Paragraph, line
+from gatekeeper.reports import plain_engine
+from gatekeeper.reports.plain_words import SCOPE, UNSEEN, setting_words
+from gatekeeper.reports.route_report_figures import UNKNOWN, Items, Paragraph, line
 
 if TYPE_CHECKING:
     from gatekeeper.reports.plain_case import Case
@@ -25,11 +30,26 @@ __all__ = [
     "why",
 ]
 
-_TEXTS = "greedy text"
+_TEXTS, _SAMPLES = "greedy text", "sampled text"
+_CONTROL, _FILES = "server without a draft", "declared weights"
+
+_MISSED = {
+    "own forward": (
+        "What the draft thinks of each token. Small faults take far more tokens to show without it.",
+        "Which tokens were guesses. A fault that only shows right after the guesses is thinned out.",
+        "How the server frames a chat, streams, stops or fills forms: gatekeeper battery tries that.",
+    ),
+    "two-sample": (
+        "Small faults, and those that only show right after the guesses, however many answers agree.",
+    ),
+}
+"""What each way of judging cannot see, in plain words."""
 
 
 def why(case: Case) -> str:
     """The clause of the headline."""
+    if _scored(case):
+        return plain_engine.why(case)
     return {
         "PASS": "no difference between the servers was found",
         "FAIL": "the server with a draft does not write what the one without does",
@@ -41,23 +61,41 @@ def why(case: Case) -> str:
 def claimed(case: Case) -> Line:
     """What the pair promises."""
     fast, plain = case.artifact["proposer"]["source"], case.artifact["target"]["source"]
-    return (f"The server {fast}, which uses a draft, writes what {plain} writes without one.",)
+    text = f"The server {fast}, which uses a draft, writes what {plain} writes without one."
+    weights = case.artifact["target"].get("weights")
+    if weights is None:
+        return (text,)
+    return (f"{text} Both are said to run the model {weights['source']}.",)
 
 
-def in_short(_case: Case) -> Line:
+def in_short(case: Case) -> Line:
     """How it was tested."""
-    return ("The same questions to both servers at temperature 0, and their answers compared.",)
+    if _scored(case):
+        text = (
+            "Every token that the servers wrote, against a separate calculation from the model's own "
+            "files."
+        )
+        return (text,)
+    text = (
+        "The same questions to both servers, at temperature 0 and at random, and their answers "
+        "compared."
+    )
+    return (text,)
 
 
 def used(case: Case) -> Line:
     """Tokens compared."""
+    if _scored(case):
+        return plain_engine.used(case)
     return line(
         case.count("summary.greedy.positions", "servers.tokens"), " of the answers compared"
     )
 
 
-def needed(_case: Case) -> Line:
-    """More tokens do not show what servers hide."""
+def needed(case: Case) -> Line:
+    """More tokens do not show what servers hide; with the model's files they do."""
+    if _scored(case):
+        return plain_engine.needed(case)
     return ("unknown: tokens are not what is missing, see below",)
 
 
@@ -68,6 +106,8 @@ def spare(_case: Case) -> Line:
 
 def lead(case: Case) -> Line:
     """What happened, in two or three sentences."""
+    if _scored(case):
+        return _lead_scored(case)
     if case.outcome == "ERROR":
         text = (
             "The server without a draft contradicts itself when it is asked twice. So nothing can be "
@@ -91,7 +131,14 @@ def tested(case: Case) -> tuple[Line, ...]:
     """Each comparison with what it found."""
     at = "summary.greedy"
     hidden = {row["what"] for row in case.figures.value("summary.missing") or ()}
-    others = [name for name in case.parts if name not in hidden and name != _TEXTS]
+    known = {*hidden, _TEXTS, _SAMPLES}
+    if _scored(case):
+        known |= {"greedy identity", "strict e-process", "tolerance", _CONTROL, _FILES}
+    others = tuple(
+        line(f"{name.capitalize()}: ", case.found(name)) for name in case.parts if name not in known
+    )
+    if _scored(case):
+        return (*plain_engine.tested(case), *_checked(case), *others)
     return (
         line(
             case.count(f"{at}.prompts", "servers.compared"),
@@ -111,24 +158,92 @@ def tested(case: Case) -> tuple[Line, ...]:
             case.count(f"{at}.undecided", "servers.undecided"),
             " it is not known.",
         ),
-        *(line(f"{name.capitalize()}: ", case.found(name)) for name in others),
+        *_samples(case),
+        *others,
     )
 
 
 def limits(case: Case) -> tuple[Block, ...]:
     """What the comparison cannot tell."""
-    unseen = tuple(
+    rule = str(case.figures.value("summary.scoring.rule"))
+    missed: tuple[Line, ...] = tuple((text,) for text in _MISSED.get(rule, ()))
+    unseen: tuple[Line, ...] = tuple(
         (UNSEEN.get(row["what"], f"{row['what'].capitalize()}."),)
         for row in case.figures.value("summary.missing") or ()
     )
     head = "Servers that already run do not show these things, so nobody has checked them:"
-    return (Paragraph((head,)), Items((*unseen, (SCOPE,))))
+    if _scored(case):
+        settings = case.figures.value("summary.settings") or ()
+        tried = (
+            f"Tried were temperature 0 and {'; '.join(map(setting_words, settings)) or 'no other'}, on "
+            f"texts of the kind {case.run['slice']}. Anything else is unknown."
+        )
+        return (Paragraph((head,)), Items((*missed, *unseen, (tried,), (SCOPE,))))
+    return (Paragraph((head,)), Items((*unseen, *missed, (SCOPE,))))
 
 
-def undecided(_case: Case) -> tuple[Line, ...]:
+def undecided(case: Case) -> tuple[Line, ...]:
     """What to do about an open verdict."""
-    supply = "register model and draft as files (gatekeeper artifact register FILE)"
-    return ((f"To know more, {supply} and test those: then every token can be checked.",),)
+    if _scored(case):
+        return plain_engine.undecided(case)
+    declare = "name the model's files (gatekeeper gate run --target SOURCE)"
+    return ((f"To know more, {declare} and test again: then every token can be checked.",),)
+
+
+def _scored(case: Case) -> bool:
+    """Whether every token was judged by the model's own files."""
+    return bool(case.figures.value("summary.scoring.rule") == "own forward")
+
+
+def _lead_scored(case: Case) -> Line:
+    if case.outcome != "ERROR":
+        return plain_engine.lead(case)
+    if case.parts.get(_CONTROL) == "ERROR":
+        text = (
+            "The server without a draft departs from the model's own files as well. So the draft is "
+            "not to blame: one of the servers, its settings, or the files are not what was said."
+        )
+        return (text,)
+    text = (
+        "The server without a draft does not write what the model's own files say. So nothing can be "
+        "said of the one with a draft."
+    )
+    return (text,)
+
+
+def _checked(case: Case) -> tuple[Line, ...]:
+    """What speaks for the files, and for the server without a draft where it was asked."""
+    out: list[Line] = []
+    if case.count("summary.scoring.control_tokens") != UNKNOWN and _CONTROL in case.parts:
+        out.append(
+            line(
+                "The same questions went to the server without a draft: ",
+                case.count("summary.scoring.control_tokens"),
+                " tokens drawn at random. ",
+                case.found(_CONTROL),
+            )
+        )
+    if case.parts.get(_FILES) == "PASS":
+        text = (
+            "The chances that the server without a draft states for its tokens are those of the files, "
+            "up to rounding. "
+        )
+        out.append(line(text, case.found(_FILES)))
+    return tuple(out)
+
+
+def _samples(case: Case) -> tuple[Line, ...]:
+    """Answers drawn at random, compared with each other."""
+    if _SAMPLES not in case.parts:
+        return ()
+    return (
+        line(
+            "Drawn at random: ",
+            case.count("summary.sampled.answers", "servers.samples"),
+            " answers, those of one server against those of the other. ",
+            case.found(_SAMPLES),
+        ),
+    )
 
 
 def repair(_case: Case) -> str:

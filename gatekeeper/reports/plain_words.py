@@ -41,8 +41,7 @@ UNSEEN = {
     "gamma": "How many tokens ahead the draft guesses.",
     "acceptance method and sampler": "By which rule guesses are kept or rejected.",
     "tokenizer and chat template": "Whether both cut and frame a text alike.",
-    "sampled distribution": "Whether text drawn at random comes out as often as it should: only "
-    "answers at temperature 0 were compared.",
+    "sampled distribution": "Whether text drawn at random comes out as often as it should.",
 }
 """What two running servers do not disclose, by the name that their gate gives it."""
 
@@ -61,6 +60,7 @@ FACTS = {
     "design": "its plan",
     "setting": "the random settings",
     "deviation": "the difference that is admitted",
+    "positions": "whether the place of each token among the guesses is known",
 }
 """What makes two equivalence runs one test, by the name in their evidence."""
 

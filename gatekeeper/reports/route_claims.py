@@ -130,7 +130,7 @@ def derived(route: str, gates: Mapping[str, Mapping[str, Any] | None]) -> Iterat
     prefix = f"report/{route}"
     equivalence, serving = gates.get("equivalence"), gates.get("serving")
     strict = ((equivalence or {}).get("result") or {}).get("summary", {}).get("strict")
-    if strict:
+    if strict and strict.get("proposal", True):  # the reference points rest on the draft's chances
         tokens, alpha = strict["tokens"], strict["alpha"]
         for index, (fault, median) in enumerate(REFERENCE.items()):
             inputs = {"median": median, "tokens": tokens, "alpha": alpha}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.watch_alarms import REARMED_BY
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.route_report_figures import (
     UNKNOWN,
@@ -154,6 +155,8 @@ def _holds(document: Mapping[str, Any]) -> Line:
         return ("until a new artifact or policy version: a FAIL does not expire",)
     if reason == "value_negligible":
         return ("until the pricing, the evidence or the policy's minimum changes",)
+    if reason in REARMED_BY:
+        return ("until evidence begun after the live watch's alarm passes; bypass is always safe",)
     return ("until the missing evidence is there; bypass is always safe",)
 
 
@@ -210,6 +213,11 @@ def _change(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
     if lease["reason"] == "override":
         items.insert(
             0, ("Clearing the override: gatekeeper override clear, then the gates decide.",)
+        )
+    if lease["reason"] in REARMED_BY:
+        gates = " and ".join(REARMED_BY[lease["reason"]])
+        items.insert(
+            0, (f"Running again what the policy demands of {gates}: the live watch alarmed.",)
         )
     if lease["action"] == "enable":
         items += [

@@ -139,6 +139,7 @@ def _equivalence(
         ("Greedy", _texts(figures) if rule == "text" else _positions(figures, rule)),
         ("Sampled", _sampled(figures, settings)),
         ("Strict test", strict),
+        *_rule(figures),
         *_goes_on(figures),
         *_cost(figures),
     ]
@@ -149,6 +150,16 @@ def _equivalence(
     plainly = f"The same in plain words: gatekeeper gate explain {figures.run}"
     blocks.append(Paragraph((plainly,), muted=True))
     return tuple(tested), tuple(blocks)
+
+
+def _rule(figures: RunFigures) -> _Rows:
+    """By what the tokens or texts of two running servers were judged, and why by that."""
+    rule = figures.value("summary.scoring.rule")
+    if not rule:
+        return ()
+    tokens = figures.figure("summary.scoring.tokens", forms.count)
+    why = figures.quote("summary.scoring.why")
+    return (("Judged by", line(f"{rule}, ", tokens, " sampled tokens; ", why)),)
 
 
 def _goes_on(figures: RunFigures) -> _Rows:

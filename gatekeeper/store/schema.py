@@ -17,7 +17,12 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from gatekeeper.store import schema_traces, schema_value  # noqa: F401 - one metadata holds all
+from gatekeeper.store import (  # noqa: F401 - one metadata holds all
+    schema_rounds,
+    schema_schedules,
+    schema_traces,
+    schema_value,
+)
 from gatekeeper.store.columns import NAME as _NAME
 from gatekeeper.store.columns import SHA256 as _SHA256
 from gatekeeper.store.columns import Json as _Json

@@ -24,7 +24,8 @@ Key = tuple[str, str]
 class SpanRow(NamedTuple):
     """A span to store: ``document`` is its JSON text, ``sha256`` that text's digest.
 
-    A tuple, since hundreds are made for every request.
+    A tuple, since hundreds are made for every request; the first two fields are its key, which
+    makes a second delivery the same span.
     """
 
     trace_id: str
@@ -32,11 +33,6 @@ class SpanRow(NamedTuple):
     task: str
     sha256: str
     document: str
-
-    @property
-    def key(self) -> Key:
-        """What makes a second delivery the same span."""
-        return (self.trace_id, self.span_id)
 
 
 @dataclass(frozen=True)
@@ -49,43 +45,46 @@ class Stored:
 
 def insert(session: Session, rows: Sequence[SpanRow]) -> Stored:
     """Store what is not there yet. Within ``rows`` the first of an id wins."""
-    first: dict[Key, SpanRow] = {}
-    for row in rows:
-        first.setdefault(row.key, row)
-    if not first:
+    if not rows:
         return Stored((), ())
+    first = {row[:2]: row for row in reversed(rows)}
     # In order of their keys: two requests with the same spans then wait, and never for each other.
     ordered = [first[key] for key in sorted(first)]
     add = _add_to_sqlite if session.dialect.name == "sqlite" else _add_to_postgresql
     known = add(session, ordered)
-    new = tuple(row for row in ordered if row.key not in known)
-    held = {row.key: row.sha256 for row in new} | known
-    return Stored(new, tuple(row for row in rows if held[row.key] != row.sha256))
+    if not known and len(ordered) == len(rows):
+        return Stored(tuple(ordered), ())
+    new = tuple([row for row in ordered if row[:2] not in known])
+    held = {row[:2]: row.sha256 for row in new} | known
+    return Stored(new, tuple([row for row in rows if held[row[:2]] != row.sha256]))
 
 
-_KNOWN_TO_SQLITE = text(
-    "SELECT s.trace_id, s.span_id, s.sha256 FROM json_each(:keys) AS k CROSS JOIN spans AS s "
-    "ON s.trace_id = json_extract(k.value, '$[0]') AND s.span_id = json_extract(k.value, '$[1]')"
-)
+_NEWEST_IN_SQLITE = "SELECT coalesce(max(rowid), 0) FROM spans"
 _INTO_SQLITE = (
     "INSERT INTO spans (trace_id, span_id, task, sha256, document, received_at) "
-    "VALUES (?, ?, ?, ?, ?, ?)"
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_KNOWN_TO_SQLITE = text(
+    "SELECT s.trace_id, s.span_id, s.sha256 FROM json_each(:keys) AS k CROSS JOIN spans AS s "
+    "ON s.trace_id = json_extract(k.value, '$[0]') AND s.span_id = json_extract(k.value, '$[1]') "
+    "WHERE s.rowid <= :newest"
 )
 
 
 def _add_to_sqlite(session: Session, rows: Sequence[SpanRow]) -> dict[Key, str]:
     """Store the new rows; return the digests of those that were there before.
 
-    The transaction has had SQLite's write lock since it began: nobody can come in between.
+    The transaction has had SQLite's write lock since it began: nobody can come in between, and
+    every row that it adds has a larger rowid than all that were there.
     """
-    keys = json.dumps([row.key for row in rows])
-    known = _digests(session.execute(_KNOWN_TO_SQLITE, {"keys": keys}))
     received = now(session)
-    new = [(*row, received) for row in rows if row.key not in known]
-    if new:
-        # By the driver itself: SQLAlchemy's own way takes as long as all the rest of a request.
-        session.exec_driver_sql(_INTO_SQLITE, new)
-    return known
+    newest = session.exec_driver_sql(_NEWEST_IN_SQLITE).scalar_one()
+    # By the driver itself: SQLAlchemy's own way takes as long as all the rest of a request.
+    added = session.exec_driver_sql(_INTO_SQLITE, [(*row, received) for row in rows]).rowcount
+    if added == len(rows):
+        return {}
+    keys = json.dumps([row[:2] for row in rows])
+    return _digests(session.execute(_KNOWN_TO_SQLITE, {"keys": keys, "newest": newest}))
 
 
 # Emptied by every commit, and kept by the connection: a table a request would swell the catalogue.

@@ -8,6 +8,7 @@ servers may compute one task at a time and no late span is ever lost.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, case, func, select, tuple_
@@ -20,7 +21,7 @@ from gatekeeper.store.schema_traces import task_route
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import RowMapping
+    from sqlalchemy import Executable, RowMapping
 
 __all__ = [
     "COMPLETE",
@@ -137,7 +138,6 @@ def touch(
 ) -> None:
     """Note that spans were added to these tasks: they are open, and due when it has been quiet."""
     at = now(session)
-    insert = sqlite.insert if session.dialect.name == "sqlite" else postgresql.insert
     rows = [
         {
             "id": task_id,
@@ -154,10 +154,14 @@ def touch(
         }
         for task_id in sorted(set(task_ids))
     ]
-    if not rows:
-        return
-    statement = insert(table)
-    statement = statement.on_conflict_do_update(
+    if rows:
+        session.execute(_touching(session.dialect.name), rows)
+
+
+@cache  # to build it for every request takes longer than to run it
+def _touching(dialect: str) -> Executable:
+    statement = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(table)
+    return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={
             "generation": table.c.generation + 1,
@@ -168,7 +172,6 @@ def touch(
         },
         where=table.c.spans_removed_at.is_(None),
     )
-    session.execute(statement, rows)
 
 
 def due(session: Session, *, routing: str, limit: int) -> list[str]:

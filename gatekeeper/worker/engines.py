@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gatekeeper.errors import InputError, MissingExtra
+from gatekeeper.core.running_pair import declared_weights, scorer_document
+from gatekeeper.errors import Incompatible, InputError, MissingExtra
 from gatekeeper.protocols import ServerPair
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class EngineCache:
         self._cache = cache
         self._key: tuple[str, int, str] | None = None
         self._engine: Engine | ServerPair | None = None
+        self._scorer: tuple[str, Engine] | None = None
 
     def open(self, run: ClaimedRun) -> Engine | ServerPair:
         """Return the engine of a run's artifact, or its servers; the provider checks digests.
@@ -67,8 +69,48 @@ class EngineCache:
         self._key = key
         return self._engine
 
+    def scorer(self, run: ClaimedRun) -> Engine:
+        """Return an engine with the weights that a pair of servers declares.
+
+        Raises:
+            MissingExtra: the engine that reads them is not installed here, or cannot score.
+            EvidenceError: a file is not the declared one.
+            InputError: the artifact declares none, or they do not load.
+        """
+        weights = declared_weights(run.artifact)
+        if weights is None:
+            raise InputError("declares no weights", field="target.weights")
+        if self._scorer is not None and self._scorer[0] == run.artifact_digest:
+            return self._scorer[1]
+        self._close_scorer()
+        provider = self._providers.get(weights.engine)
+        if provider is None:
+            raise MissingExtra(
+                f"engine {weights.engine}, which reads the declared files, is not on this worker",
+                field="target.weights.engine",
+                value=weights.engine,
+                remedy="pip install gatekeeper[torch]",
+            )
+        document = scorer_document(weights, version=provider.version())
+        engine = provider.open(document, cache=self._cache, max_batch=1, device="cpu")
+        if isinstance(engine, ServerPair):
+            raise Incompatible(
+                "opens servers, and no weights",
+                field="target.weights.engine",
+                value=weights.engine,
+                remedy="name an engine that loads model files",
+            )
+        self._scorer = (run.artifact_digest, engine)
+        return engine
+
+    def _close_scorer(self) -> None:
+        if self._scorer is not None:
+            self._scorer[1].close()
+        self._scorer = None
+
     def close(self) -> None:
         """Release what is open."""
+        self._close_scorer()
         if self._engine is not None:
             self._engine.close()
         self._engine, self._key = None, None

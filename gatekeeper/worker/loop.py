@@ -166,7 +166,13 @@ class Worker:
     ) -> Measured:
         try:
             return measure(
-                run, engine, tracker, lambda: lease.cancelled, self._clock, fetch=self._fetch(lease)
+                run,
+                engine,
+                tracker,
+                lambda: lease.cancelled,
+                self._clock,
+                fetch=self._fetch(lease),
+                scorer=partial(self._engines.scorer, run),
             )
         except Cancelled:
             return Measured(GateResult(run.gate, Outcome.CANCELLED, ()), {})

@@ -44,6 +44,7 @@ def measure(
     prompts: Sequence[TokenPrompt] | None = None,
     tasks: Sequence[Task] | None = None,
     fetch: Fetch | None = None,
+    scorer: Callable[[], Engine] | None = None,
 ) -> Measured:
     """Plan, run and judge the gate that a run asks for.
 
@@ -51,6 +52,7 @@ def measure(
     ``tasks`` of the outcome gate to the shipped task suite. The seed is the policy's unless the
     run's parameters name another: a repeated run draws the same requests, so repeating is no
     lottery. One that follows an inconclusive run goes on with its evidence, which ``fetch`` gets.
+    ``scorer`` opens the files that two servers are said to have loaded.
 
     Raises:
         Cancelled: someone cancelled the run.
@@ -67,7 +69,7 @@ def measure(
     if cancelled():
         raise Cancelled
     if isinstance(engine, ServerPair):
-        return run_on_servers(run, engine, tracker, cancelled, clock)
+        return run_on_servers(run, engine, tracker, cancelled, clock, scorer=scorer, fetch=fetch)
     if run.gate == "outcome":
         suite = tuple(task_suite.suite() if tasks is None else tasks)
         return _outcome(run, engine, tracker, cancelled, clock, tasks=suite)

@@ -1,4 +1,8 @@
-"""Runs a gate on two servers that already run: requests over HTTP, tables, verdict."""
+"""Runs a gate on two servers that already run: requests over HTTP, tables, verdict.
+
+Where the target's files are declared and can be loaded here, and both servers tell token ids, our
+own forward scores them (``own_forward_run``); else texts have to do, and the result says why.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,18 @@ import numpy as np
 import pandas as pd
 
 from gatekeeper import workloads
-from gatekeeper.core.decoding import GREEDY, Rates
-from gatekeeper.core.running_pair import SERVER_GATES
+from gatekeeper.core.decoding import Rates
+from gatekeeper.core.running_pair import SERVER_GATES, declared_weights
 from gatekeeper.core.stats.server_texts import BASELINE, REPEAT
 from gatekeeper.core.stats.serving_blocks import ORDINARY, SPECULATIVE
-from gatekeeper.errors import InputError
+from gatekeeper.errors import InputError, MissingExtra
 from gatekeeper.gates import servers_equivalence, servers_serving, serving
 from gatekeeper.gates.servers_equivalence import COMPANY, TextPrompt
 from gatekeeper.load import serve_requests
 from gatekeeper.protocols import DraftCounters, ServerRequest
 from gatekeeper.worker.evidence import round_trip
 from gatekeeper.worker.measured import Cancelled, Measured
+from gatekeeper.worker.own_forward_run import NotTheirWeights, Watch, run_own_forward
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,7 +35,8 @@ if TYPE_CHECKING:
     from gatekeeper.core.policy_schema import ServingBudget
     from gatekeeper.gates.serving import BlockTrial
     from gatekeeper.load import Answer, Served
-    from gatekeeper.protocols import Connection, ServerPair
+    from gatekeeper.protocols import Connection, Engine, ServerPair
+    from gatekeeper.worker.equivalence_run import Fetch
     from gatekeeper.worker.progress import Tracker
     from gatekeeper.worker.run import ClaimedRun
 
@@ -48,12 +54,18 @@ def run_on_servers(
     tracker: Tracker,
     cancelled: Callable[[], bool],
     clock: Callable[[], float],
+    *,
+    scorer: Callable[[], Engine] | None = None,
+    fetch: Fetch | None = None,
 ) -> Measured:
     """Measure a gate on a pair of servers.
 
+    ``scorer`` opens the declared weights, and raises ``MissingExtra`` where this worker cannot.
+
     Raises:
         Cancelled: ``cancelled()`` became true; nothing of the run is kept.
-        InputError: a gate that needs an engine.
+        InputError: a gate that needs an engine, or a run that can no longer be gone on from.
+        EvidenceError: the declared files, or the evidence to go on from, are not what was recorded.
         Unavailable: a server stopped answering.
     """
     if run.gate not in SERVER_GATES:
@@ -67,14 +79,68 @@ def run_on_servers(
     seed = int(run.parameters.get("seed", run.policy.equivalence.seed))
     session = _Session(pair, run.artifact["gamma"], tracker, cancelled, clock)
     if run.gate == "equivalence":
+        found = _own_forward(run, pair, scorer, session, fetch=fetch)
+        if isinstance(found, Measured):
+            return found
         texts = servers_equivalence.plan(run.policy, run.artifact, prompts=prompts, seed=seed)
-        return asyncio.run(session.equivalence(texts))
+        return asyncio.run(session.equivalence(replace(texts, why=found)))
     budget = run.policy.serving if run.slo is None else replace(run.policy.serving, slo=run.slo)
     blocks = servers_serving.plan(
         run.policy, run.artifact, prompts=prompts, sampling=run.sampling, seed=seed, budget=budget
     )
     by_id = {prompt.id: prompt.text for prompt in prompts}
     return asyncio.run(session.serving(blocks, budget, by_id))
+
+
+def _own_forward(
+    run: ClaimedRun,
+    pair: ServerPair,
+    scorer: Callable[[], Engine] | None,
+    session: _Session,
+    *,
+    fetch: Fetch | None,
+) -> Measured | str:
+    """The verdict by our own forward, or why it does not apply.
+
+    Raises:
+        InputError: the run goes on from one that was judged so.
+    """
+    sides = {"baseline": pair.baseline, "candidate": pair.candidate}
+    silent = [name for name, server in sides.items() if server.info.token_ids is None]
+    if declared_weights(run.artifact) is None:
+        return servers_equivalence.Plan.why
+    if silent:
+        why = f"no token ids are told by the {' and the '.join(silent)}"
+    elif scorer is None:
+        why = "no engine is at hand to score with"
+    else:
+        try:
+            engine = scorer()
+            longest = engine.info.max_context - run.policy.equivalence.tokens_per_request
+            prompts = workloads.tokenised(
+                run.slice,
+                engine.tokenize,
+                max_tokens=min(run.policy.serving.max_prompt_tokens, longest),
+            )
+            return run_own_forward(
+                run,
+                pair,
+                engine,
+                prompts,
+                servers=session.said(),
+                watch=session.watch,
+                fetch=fetch,
+            )
+        except (MissingExtra, NotTheirWeights) as error:
+            why = str(error)
+    if run.continues is not None:
+        raise InputError(
+            f"cannot be gone on from: {why}",
+            field="parameters.continues",
+            value=run.continues[0],
+            remedy="run it where the declared files can be loaded, beside the same servers",
+        )
+    return why
 
 
 class _Session:
@@ -98,29 +164,38 @@ class _Session:
 
     async def equivalence(self, plan: servers_equivalence.Plan) -> Measured:
         rows: list[dict[str, Any]] = []
+        samples: list[dict[str, Any]] = []
         answers: list[Answer] = []
         async with self._connected(COMPANY):
             for number, step in enumerate(plan.steps):
                 self._tracker.report("equivalence", number, len(plan.steps), "passes over prompts")
                 requests = [
                     ServerRequest(
-                        f"{step.arm}-{prompt.id}",
+                        f"{step.arm}-{prompt.id}-{place}",
                         prompt.text,
                         step.max_tokens,
-                        GREEDY,
+                        step.sampling,
+                        seed=step.seeds[place] if step.seeds else 0,
                         top=step.top,
                     )
-                    for prompt in step.prompts
+                    for place, prompt in enumerate(step.prompts)
                 ]
                 side = ORDINARY if step.arm in {BASELINE, REPEAT} else SPECULATIVE
                 served = await self._serve(side, requests, step.concurrency)
-                for prompt, answer in zip(step.prompts, served.answers, strict=True):
-                    rows.append(_text_row(step.arm, prompt.id, answer))
+                for place, (prompt, answer) in enumerate(
+                    zip(step.prompts, served.answers, strict=True)
+                ):
+                    if step.seeds:
+                        samples.append(_sample_row(step.arm, prompt.id, place, answer))
+                    else:
+                        rows.append(_text_row(step.arm, prompt.id, answer))
                     if step.arm == BASELINE:
                         answers.append(answer)
         self._tracker.report("equivalence", len(plan.steps), len(plan.steps))
-        files, tables = round_trip({"texts": _texts(rows), "servers": self._said()})
-        result = servers_equivalence.evaluate(plan.budget, tables)
+        files, tables = round_trip(
+            {"texts": _texts(rows), "samples": _samples(samples), "servers": self.said()}
+        )
+        result = servers_equivalence.evaluate(plan.budget, tables, why=plan.why)
         return Measured(result, files, rates=_rates(answers))
 
     async def serving(
@@ -139,8 +214,13 @@ class _Session:
                     self._tracker.report(phase, number, len(trials), "blocks")
                     await self._block(trial, blocks)
                 self._tracker.report(phase, len(trials), len(trials), "blocks")
-        files, tables = round_trip({**blocks.tables(), "servers": self._said()})
+        files, tables = round_trip({**blocks.tables(), "servers": self.said()})
         return Measured(servers_serving.evaluate(budget, tables), files)
+
+    @property
+    def watch(self) -> Watch:
+        """What a run is followed and ended by."""
+        return Watch(self._tracker, self._cancelled, self._clock)
 
     @asynccontextmanager
     async def _connected(self, at_most: int) -> AsyncIterator[None]:
@@ -179,7 +259,7 @@ class _Session:
             raise Cancelled
         return served
 
-    def _said(self) -> pd.DataFrame:
+    def said(self) -> pd.DataFrame:
         """The ``servers`` table: each server's own words, and what was declared of the pair."""
         rows = [("pair", "gamma", "unknown" if self._gamma is None else str(self._gamma))]
         for arm, server in (("baseline", self._pair.baseline), ("candidate", self._pair.candidate)):
@@ -344,6 +424,23 @@ def _text_row(arm: str, prompt: str, answer: Answer) -> dict[str, Any]:
         "top_tokens": [[token for token, _ in one.top] for one in scored],
         "top_logprobs": [[logprob for _, logprob in one.top] for one in scored],
     }
+
+
+def _sample_row(arm: str, prompt: str, replicate: int, answer: Answer) -> dict[str, Any]:
+    """Row of ``samples``, see :mod:`gatekeeper.core.stats.server_samples`."""
+    ending = answer.ending
+    return {
+        "arm": arm,
+        "prompt": prompt,
+        "replicate": replicate,
+        "text": answer.text,
+        "reason": ending.reason,
+        "tokens": ending.tokens,
+    }
+
+
+def _samples(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows)).astype({"tokens": "Int64"})
 
 
 def _texts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

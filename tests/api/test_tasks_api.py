@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -320,6 +321,31 @@ def test_a_span_that_comes_while_its_task_is_computed_is_not_lost(
     assert parts(routed, "desk") == []  # what was computed without it was not stored
     actions.settle_due(routed.services.db)
     assert [p.calls for p in parts(routed, "desk")] == [2]
+
+
+def test_callers_that_ask_for_one_task_at_a_time_do_not_all_hold_its_spans(
+    routed: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(routed, *turn("ab", 0))
+    read, lock = span_store.of_task, threading.Lock()
+    held, most, reads = 0, 0, 0
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal held, most, reads
+        with lock:
+            held, reads = held + 1, reads + 1
+            most = max(most, held)
+        time.sleep(0.02)  # longer than the others take to come
+        found = read(*arguments, **more)
+        with lock:
+            held -= 1
+        return found
+
+    monkeypatch.setattr(span_store, "of_task", counted)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: routed.reader.get(f"/v1/tasks/{'ab' * 16}"), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert (most, reads) == (1, 1)  # the first computes it, the others find it computed
 
 
 def test_a_task_that_cannot_be_computed_says_so_and_stops_nothing(

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from value_rollout import Rollout, add_tasks
 
 from gatekeeper.actions.ledger import verify_ledger
-from gatekeeper.actions.price import reprice_due
+from gatekeeper.actions.pricing_due import reprice_due
 from gatekeeper.store import schema, schema_value
 
 Api = Any  # the fixture's class lives in conftest

@@ -10,7 +10,7 @@ from pricing_cases import serving
 from sqlalchemy import select
 from value_rollout import PASS, Rollout, add_tasks, economics, policy
 
-from gatekeeper.actions import price
+from gatekeeper.actions import price, pricing_due
 from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.store import schema, schema_traces, schema_value
 
@@ -151,7 +151,7 @@ def test_more_tasks_move_the_value_and_the_reconciler_prices_them(
     add_tasks(services.db, count=40, decode=3.0)
     services.reconciler.price_routes()  # tasks alone may wait a little
     assert priced.api.decision()["value"] == before
-    monkeypatch.setattr(price, "TASKS_EVERY_S", 0.0)
+    monkeypatch.setattr(pricing_due, "TASKS_EVERY_S", 0.0)
     services.reconciler.price_routes()
     after = priced.api.decision()["value"]
     assert after["per_task"] > before["per_task"]

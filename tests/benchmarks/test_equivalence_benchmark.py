@@ -129,4 +129,4 @@ def test_every_fault_and_control_has_its_part(bench: Any) -> None:
     controls = {name.replace(" ", "-") for name in CONTROLS if name != "exact"}
     assert controls < parts.keys()
     assert {"gate-cost", "formats", "real-exact"} < parts.keys()
-    assert sum(name.startswith("real-") for name in parts) == 7
+    assert sum(name.startswith("real-") for name in parts) == 10

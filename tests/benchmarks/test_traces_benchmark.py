@@ -42,7 +42,8 @@ def test_it_prints_a_table_and_writes_it_down(
 ) -> None:
     file = tmp_path / "rows.json"
     status = bench.main(["--spans", "50", "--depth", "100", "--json", str(file)])
-    rows = json.loads(file.read_text())
+    figures = json.loads(file.read_text())
+    rows = figures["rows"]
     assert [(r["shape"], r["spans"]) for r in rows] == [
         ("agent", 50),
         ("flat", 50),
@@ -51,3 +52,4 @@ def test_it_prints_a_table_and_writes_it_down(
     ]
     printed = capsys.readouterr().out
     assert status == (0 if printed.splitlines()[-1].startswith("kept") else 1)
+    assert figures["holds"] == (status == 0)

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from gatekeeper import plugins
+from gatekeeper.testing import FakeProvider
+
 Run = Any
 A, B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
 PAIR = ("--baseline-url", A, "--candidate-url", B)
@@ -87,6 +90,46 @@ def test_the_pair_is_registered_and_its_route_is_created_once(admin: Run) -> Non
     planned = admin("gate", "run", "calls", "equivalence", "--plan", "--json").json
     assert "never PASS" in planned["attainable_power"]
     assert admin("artifact", "verify", route["artifact"]).status == 0
+
+
+@pytest.fixture
+def reads_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that reads model files, without a model."""
+    load = plugins.load
+
+    def instead(group: str, name: str) -> Any:
+        return FakeProvider("reference") if name == "reference" else load(group, name)
+
+    monkeypatch.setattr(plugins, "load", instead)
+
+
+@pytest.mark.usefixtures("reads_files")
+def test_a_plan_with_the_targets_files_scores_tokens(gatekeeper: Run) -> None:
+    target = ("--target", "file:/models/target")
+    done = gatekeeper("gate", "run", "calls", "equivalence", *PAIR, *target, "--plan", "--json")
+    assert done.status == 0, done.err
+    assert "strict alarm on p alone" in done.json["attainable_power"]
+    assert done.json["declared_effect"] is None
+    assert done.json["minutes_if"]["20 tokens/s"] > 0
+    alone = gatekeeper("gate", "run", "calls", *target)
+    assert alone.status == 2
+    assert "--target=file:/models/target: describes two servers" in alone.err
+
+
+@ON_SQLITE
+@pytest.mark.usefixtures("reads_files")
+def test_the_targets_files_stand_in_the_pair(admin: Run) -> None:
+    target = ("--target", "file:/models/target")
+    done = admin("gate", "run", "--route", "calls", "equivalence", *PAIR, *target, "--json")
+    assert done.status == 0, done.err
+    route = admin("route", "show", "calls").json
+    weights = admin("artifact", "show", route["artifact"]).json["document"]["target"]["weights"]
+    assert (weights["engine"], weights["source"]) == ("reference", "file:/models/target")
+    assert weights["files"] == {"model": "0" * 64}
+    held = admin("artifact", "verify", route["artifact"])
+    assert held.out.strip().endswith("holds: target, proposer, target.weights")
+    planned = admin("gate", "run", "calls", "equivalence", "--plan", "--json").json
+    assert "strict alarm on p alone" in planned["attainable_power"]
 
 
 @ON_SQLITE

@@ -241,6 +241,26 @@ def test_text_completions_and_their_log_probabilities(ours: Served) -> None:
 
 
 @OURS
+@pytest.mark.parametrize("seed", range(2))
+def test_token_ids_are_told_whole_and_streamed(ours: Served, seed: int) -> None:
+    more: dict[str, Any] = {
+        "temperature": 1.0,
+        "seed": seed,
+        "extra_body": {"return_token_ids": True},
+    }
+    choice = ours.ask(**more).choices[0]
+    assert len(choice.token_ids) == 20
+    body = {"tokens": choice.token_ids}
+    assert (
+        HTTP.post(f"{ours.url}/detokenize", json=body).json()["content"] == choice.message.content
+    )
+    told = [c.choices[0].model_extra or {} for c in ours.stream(**more) if c.choices]
+    streamed = [token for extra in told for token in extra.get("token_ids") or ()]
+    assert streamed == choice.token_ids
+    assert not hasattr(ours.ask().choices[0], "token_ids")
+
+
+@OURS
 def test_limits_of_an_answer(ours: Served) -> None:
     text = ours.ask().choices[0].message.content
     early = ours.ask(stop=text[0], extra_body={"min_tokens": 6})

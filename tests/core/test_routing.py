@@ -72,7 +72,7 @@ def test_explanations_say_why() -> None:
     assert explained.sentence == "checkout: rule 2 matches (agent = checkout)."
     none = explain(RULES[:1], CallFacts(service="shop"))
     assert none.sentence == "No route: rule 1: tenant is absent."
-    assert explain((), CALL).sentence == "No route: there are no rules."
+    assert explain((), CALL).sentence == "No route: no route has rules."
 
 
 def test_rules_survive_json() -> None:

@@ -8,7 +8,13 @@ import pytest
 
 from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.documents import read
-from gatekeeper.core.running_pair import is_running_pair, pair_document, server_url
+from gatekeeper.core.running_pair import (
+    declared_weights,
+    is_running_pair,
+    pair_document,
+    scorer_document,
+    server_url,
+)
 from gatekeeper.errors import InputError, UnknownKey
 
 A, B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
@@ -33,6 +39,46 @@ def test_addresses_model_and_window_are_part_of_the_digest() -> None:
         for options in ({}, {"gamma": None}, {"model": "m"}, {"version": "2"})
     }
     assert len(digests) == 4
+
+
+WEIGHTS: dict[str, Any] = {
+    "engine": "reference",
+    "source": "file:/models/target",
+    "revision": None,
+    "files": {"model.safetensors": "a" * 64},
+    "tokenizer": "b" * 64,
+    "vocab_size": 100,
+}
+
+
+def test_declared_weights_are_part_of_the_artifact_and_open_an_engine() -> None:
+    plain, declared = parse_artifact(pair()), parse_artifact(pair(weights=WEIGHTS))
+    assert plain.digest != declared.digest
+    assert declared_weights(plain.document) is None
+    assert "weights" not in plain.document["target"], "every pair would have another digest"
+    weights = declared_weights(declared.document)
+    assert weights is not None
+    assert weights.files == WEIGHTS["files"]
+    opened = parse_artifact(scorer_document(weights, version="2"))
+    assert (opened.engine.name, opened.engine.dtype) == ("reference", "float32")
+    assert opened.target.source == WEIGHTS["source"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"files": {}}, r"target\.weights\.files"),
+        ({"files": {"x": "1"}}, r"target\.weights\.files\[x\]"),
+        ({"tokenizer": "b"}, r"target\.weights\.tokenizer"),
+        ({"vocab_size": 0}, r"target\.weights\.vocab_size"),
+        ({"engine": ""}, r"target\.weights\.engine"),
+        ({"source": "models"}, r"target\.weights\.source"),
+        ({"extra": 1}, r"target\.weights\.extra"),
+    ],
+)
+def test_weights_that_cannot_be_checked_are_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        parse_artifact(pair(weights=WEIGHTS | change))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ HALF, ONE = Fraction(1, 2), Fraction(1)
 def curves(one: Trace, routing: Routing = ALL) -> Any:
     rates = token_rates([one])
     profile = profile_task(one, speedup=2, rates=rates)
-    return profile, route_curves(one, profile, assign(profile.task, routing), rates=rates)
+    return profile, route_curves(profile, assign(profile.task, routing), rates=rates)
 
 
 def call(name: str, start: int, end: int, **more: Any) -> Span:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from span_builders import span, trace
+from random_traces import tangles
+from span_builders import TRACE_ID, span, trace
 
 from gatekeeper.core.model_calls import CallTiming, Phase
 from gatekeeper.core.task_profile import profile_task, token_rates
-from gatekeeper.core.token_rates import ASSUMED_RATE, TokenRates, observed_rates
+from gatekeeper.core.tasks import build_task, with_rates
+from gatekeeper.core.token_rates import ASSUMED_RATE, TokenRate, TokenRates, observed_rates
 
 MS = 10**6
 
@@ -178,6 +181,25 @@ def test_routes_that_rules_assign_count_like_named_ones() -> None:
     assert not TokenRates().fitted
 
 
-@pytest.mark.parametrize("edge", ["typical", "low", "high"])
+EDGES = ("typical", "low", "high")
+
+
+@settings(max_examples=60, deadline=None)
+@given(tangles(), st.sampled_from(EDGES), st.sets(st.sampled_from(["s0", "s1", "s2", "s3"])))
+def test_a_task_at_other_rates_is_what_its_trace_makes_of_them(
+    spans: Any, edge: Any, ruled: Any
+) -> None:
+    untold = [
+        replace(s, attributes={**s.attributes, "langfuse.completion_start_ns": None}) for s in spans
+    ]
+    found = trace(*untold)
+    rate = TokenRate(Fraction(3), Fraction(2), Fraction(5, 2), "test")
+    rates = TokenRates({("chat", None): rate}, {(TRACE_ID, name): "chat" for name in ruled})
+    expected = build_task(found, rates=rates, edge=edge)
+    assert with_rates(build_task(found), rates, edge=edge) == expected
+    assert with_rates(build_task(found, rates=rates), rates, edge=edge) == expected
+
+
+@pytest.mark.parametrize("edge", EDGES)
 def test_edges_are_named(edge: Any) -> None:
     assert ASSUMED_RATE.at(edge) == getattr(ASSUMED_RATE, f"{edge}_ns")

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import re
-import time
-from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pytest
-import yaml
+from plain_cases import ALL, case, policy
+from plain_cases import document as answered
 from reported import artifact as reference_artifact
 from rich.console import Console
 
 from gatekeeper import workloads
-from gatekeeper.config import data_dir
-from gatekeeper.core.decoding import GREEDY, SamplingSettings
-from gatekeeper.core.policy_schema import Policy
-from gatekeeper.core.running_pair import pair_document
 from gatekeeper.core.stats.power import REFERENCE
 from gatekeeper.core.stats.tolerance import FEATURES
-from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
+from gatekeeper.core.verdicts import GateResult, Outcome, Part
 from gatekeeper.errors import InputError
-from gatekeeper.gates import equivalence_context, servers_equivalence
+from gatekeeper.gates import equivalence_context
 from gatekeeper.gates.servers_missing import missing
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.plain_verdict import collect, lay_out
@@ -53,18 +45,11 @@ from gatekeeper.reports.route_report_figures import (
 )
 from gatekeeper.reports.route_report_gates import gate_groups
 from gatekeeper.reports.route_terminal import render_terminal
-from gatekeeper.testing import FakeEngine
-from gatekeeper.worker.evidence import decode, digest
-from gatekeeper.worker.progress import Tracker
-from gatekeeper.worker.run import ClaimedRun
-from gatekeeper.worker.runner import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gatekeeper.reports.route_report_figures import Block, Line, Piece, Report
-    from gatekeeper.testing import Fault
-    from gatekeeper.worker.measured import Measured
 
 TERMS = re.compile(
     r"e-process|alpha|strat(um|a)\b|p-value|null hypothesis|logit|log-|likelihood|posterior|"
@@ -74,156 +59,6 @@ TERMS = re.compile(
 KNOWN_NUMBERS = re.compile(
     r"temperature \d(\.\d+)?|run-[01]|\d{4}-\d\d-\d\d \d\d:\d\d UTC|“[^”]*”|http://\S+|<\d+>"
 )
-
-
-def policy(least: int = 120, most: int = 300, tolerance: float = 0.4) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
-    document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
-    document["equivalence"]["tolerance"] |= {"window": tolerance, "bonus": tolerance}
-    sampled = document["equivalence"]["sampled"]
-    sampled |= {"min_tokens": least, "max_tokens": most}
-    return document
-
-
-@cache
-def explained(
-    fault: Fault | None = None,
-    *,
-    contract: str = "exact",
-    greedy: bool = True,
-    least: int = 120,
-    most: int = 300,
-    tolerance: float = 0.4,
-    agreement: float = 0.2,
-    after: str | None = None,
-) -> dict[str, Any]:
-    """The document of a real run on the fake engine; without ``greedy`` its fault is a sampler's alone."""
-    artifact = reference_artifact()
-    artifact["acceptance"]["contract"] = contract
-    rules = policy(least, most, tolerance)
-    engine = (FakeEngine if greedy else SampledFault)(agreement=agreement, fault=fault)
-    measured = measured_on(engine, artifact, rules)
-    if after is not None:
-        rule = "deficit" if after == "the same" else "bitwise"
-        again = FakeEngine(agreement=agreement, identity_rule=rule)
-        measured = measured_on(again, artifact, rules, measured.files)
-    tables = [{"table": n, "sha256": digest(data)} for n, data in measured.files.items()]
-    return document(artifact, rules, measured.result, tables)
-
-
-def measured_on(
-    engine: FakeEngine,
-    artifact: dict[str, Any],
-    rules: dict[str, Any],
-    before: Mapping[str, bytes] | None = None,
-) -> Measured:
-    """A run on an engine; it goes on from the tables of a run before, where there is one."""
-    continues = None
-    if before is not None:
-        continues = {"run": "run-0", "evidence": {n: digest(data) for n, data in before.items()}}
-    run = ClaimedRun(
-        id="run-1",
-        gate="equivalence",
-        route="prose",
-        slice="prose",
-        artifact_digest="a" * 64,
-        artifact=artifact,
-        policy=Policy.from_dict(rules),
-        parameters={} if continues is None else {"continues": continues},
-        attempt=1,
-        fence=1,
-        cancel_requested=False,
-        sampling=(GREEDY, SamplingSettings(temperature=1.0)),
-        slo=None,
-    )
-    clock = time.monotonic
-    return measure(
-        run,
-        engine,
-        Tracker(clock),
-        lambda: False,
-        clock,
-        fetch=lambda _, name, sha256: decode((before or {})[name], name=name, sha256=sha256),
-    )
-
-
-class SampledFault(FakeEngine):
-    """An engine whose fault shows only where chance plays a part."""
-
-    def __init__(self, *, agreement: float, fault: Fault | None) -> None:
-        super().__init__(agreement=agreement, fault=fault)
-        self._sampled = fault
-
-    def _decide(self, sequence: Any, *rest: Any) -> Any:
-        self._fault = None if sequence.request.sampling.greedy else self._sampled
-        return super()._decide(sequence, *rest)
-
-
-def document(
-    artifact: dict[str, Any],
-    rules: dict[str, Any],
-    result: GateResult | None,
-    tables: list[dict[str, str]],
-    **run: Any,
-) -> dict[str, Any]:
-    """What the API would answer of the run, joined."""
-    stored = None
-    if result is not None:
-        stored = {**to_json(replace(result, claims=())), "expires_at": "2030-01-02T10:00:00+00:00"}
-    view = {
-        "id": "run-1",
-        "route": "prose",
-        "slice": "prose",
-        "gate": "equivalence",
-        "artifact": "a" * 64,
-        "policy": "b" * 64,
-        "state": "finished",
-        "waiting_for": None,
-        "finished_at": "2030-01-01T10:00:00+00:00",
-        "result": stored,
-        "evidence": tables,
-        **run,
-    }
-    claims = () if result is None else result.claims
-    return collect(
-        view,
-        artifact,
-        rules,
-        [{**claim.to_dict(), "id": f"run/run-1/{claim.id}"} for claim in claims],
-        prompts={prompt.id: prompt.text for prompt in workloads.prompts("prose")},
-        written_at="2030-01-01T12:00:00+00:00",
-    )
-
-
-def servers(candidate: Any, n: int = 10) -> dict[str, Any]:
-    """The document of a run on two servers whose texts are ``candidate(i)`` and, without a draft, TOKENS."""
-    rows = []
-    for i, prompt in enumerate(workloads.prompts("prose")[:n]):
-        for arm in ("baseline", "repeat", "candidate"):
-            tokens = candidate(i) if arm == "candidate" else TOKENS
-            scored = [] if arm == "candidate" else tokens
-            rows.append(
-                {
-                    "arm": arm,
-                    "prompt": prompt.id,
-                    "text": "".join(tokens),
-                    "pieces": tokens,
-                    "reason": "length",
-                    "tokens": len(tokens),
-                    "scored": scored,
-                    "top_tokens": [[token, " black", " dark"] for token in scored],
-                    "top_logprobs": [[-0.1, -3.1, -7.1] for _ in scored],
-                }
-            )
-    said = pd.DataFrame([("pair", "gamma", "unknown")], columns=["arm", "name", "value"])
-    rules = policy()
-    tables = {"texts": pd.DataFrame(rows), "servers": said}
-    result = servers_equivalence.evaluate(Policy.from_dict(rules).equivalence, tables)
-    pair = pair_document("http://a:1", "http://b:2", model=None, gamma=None, version="1")
-    return document(pair, rules, result, [{"table": "texts", "sha256": "c" * 64}])
-
-
-TOKENS = ["the", " red", " sun", " is", " up"]
 
 
 def words(document: dict[str, Any]) -> str:
@@ -249,33 +84,6 @@ def lines(report: Report) -> Iterator[Line]:
 
 def piece_text(piece: Piece) -> str:
     return piece if isinstance(piece, str) else piece.text
-
-
-FAILS = {"fault": "correction_from_q"}
-STRICT = {"fault": "correction_from_q", "greedy": False}
-OPEN = {"least": 200, "tolerance": 0.05}
-LOOSE = {"contract": "approximate"}
-CASES = {
-    "pass": {},
-    "fail": FAILS,
-    "strict fail": STRICT,
-    "open": OPEN,
-    "gone on": {**OPEN, "after": "the same"},
-    "begun anew": {**OPEN, "after": "another"},
-    "approximate pass": {**LOOSE, **FAILS, "agreement": 0.6, "tolerance": 0.7},
-    "approximate fail": {**LOOSE, **STRICT, "tolerance": 0.05},
-}
-
-
-def case(name: str) -> dict[str, Any]:
-    if name == "servers fail":
-        return servers(lambda i: ["the", " black", " sun"] if i == 3 else TOKENS)
-    if name == "servers open":
-        return servers(lambda _: TOKENS)
-    return copy.deepcopy(explained(**CASES[name]))
-
-
-ALL = (*CASES, "servers fail", "servers open")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -309,6 +117,9 @@ def known_prompts() -> list[str]:
         ("approximate fail", "Failed: it departs further from the model alone than is", "bad"),
         ("servers fail", "Failed: the server with a draft does not write what", "bad"),
         ("servers open", "Undecided: no fault was seen, and from outside too little", "warn"),
+        ("scored pass", "Passed: no difference from the model alone was found", "good"),
+        ("scored fail", "Failed: with the draft, the model does not write what", "bad"),
+        ("scored both", "No answer: there was nothing sound to compare with", "bad"),
     ],
 )
 def test_each_verdict_reads_as_what_it_is(name: str, headline: str, tone: str) -> None:
@@ -384,6 +195,20 @@ def test_two_servers_texts_are_quoted_and_what_they_hide_is_listed() -> None:
     assert {one.name for one in missing({})} == set(UNSEEN)
 
 
+def test_two_servers_whose_tokens_were_scored_say_by_what_and_what_that_misses() -> None:
+    said = words(case("scored pass"))
+    assert "Both are said to run the model file:/models/target." in said
+    assert "against a separate calculation from the model's own files" in said
+    assert "None of it shows a difference." in said
+    assert "Which tokens were guesses." in said
+    assert "Would so many tokens have shown it" not in said
+    failed = words(case("scored fail"))
+    assert "Server with a draft" not in failed or "chance of" in failed
+    assert "tokens drawn at random. no difference" in failed
+    both = words(case("scored both"))
+    assert "So the draft is not to blame" in both
+
+
 def test_an_open_run_says_how_much_more_it_takes() -> None:
     document = case("open")
     needed = document["run"]["result"]["summary"]["tokens_needed"]
@@ -446,13 +271,16 @@ def test_what_it_would_have_found_is_said_only_where_it_was_declared() -> None:
     assert effect["tokens_needed"] > short["run"]["result"]["summary"]["tokens"]
     least = forms.count(effect["tokens_needed"])
     assert "Fewer were compared, so a fault of that size may have been missed" in words(short)
-    in_all = f"30 in 100 tokens 9 times in 10, about {least} in all"
-    assert f"none for this verdict; to notice a fault in {in_all}" in words(short)
+    assert (
+        f"none for this verdict; to notice a fault in 30 in 100 tokens 9 times in 10, about {least} in all"
+        in words(short)
+    )
     assert "would have found it" not in words(short)
     effect["tokens_needed"] = short["run"]["result"]["summary"]["tokens"]
     assert "this test would have found it 9 times in 10 (an estimate" in words(short)
-    found = "none for the difference that the plan sets out to find"
-    assert f"{found}, 30 in 100 tokens" in words(short)
+    assert "none for the difference that the plan sets out to find, 30 in 100 tokens" in words(
+        short
+    )
 
 
 @pytest.mark.parametrize("name", ["approximate pass", "approximate fail"])
@@ -486,7 +314,7 @@ def test_no_evidence_is_never_a_success(state: str, result: str | None, expected
         stored = GateResult("equivalence", Outcome.ERROR, (part,))
     rules = policy()
     waiting = "a worker" if state == "pending" else None
-    empty = document(
+    empty = answered(
         reference_artifact(), rules, stored, [], state=state, waiting_for=waiting, finished_at=None
     )
     report = lay_out(empty)

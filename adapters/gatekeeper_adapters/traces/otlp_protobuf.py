@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["message_of", "messages_of", "spans_of"]
 
 _FIRST_FIELD = b"\n"  # tag of field 1, length-delimited: resource_spans
+_ZERO = b"\0"
 _LENGTH = struct.Struct(">I")  # before each message in a file of the collector's file exporter
 
 
@@ -97,32 +98,37 @@ def _proto_span(
     *,
     resource: Resource,
 ) -> Span:
-    parent = raw.parent_span_id
+    parent, events, links = raw.parent_span_id, raw.events, raw.links
     return make_span(
         _id(raw.trace_id, TRACE_BYTES, at, "trace_id"),
         _id(raw.span_id, SPAN_BYTES, at, "span_id"),
-        _id(parent, SPAN_BYTES, at, "parent_span_id") if any(parent) else None,
+        _id(parent, SPAN_BYTES, at, "parent_span_id") if parent.strip(_ZERO) else None,
         name=name_of(raw.name),
         times=(started(raw.start_time_unix_nano, at), raw.end_time_unix_nano),
         attributes=_proto_attributes(raw.attributes),
         resource=resource,
         events=tuple(
-            SpanEvent(name_of(e.name), e.time_unix_nano, _proto_attributes(e.attributes))
-            for e in raw.events
-        ),
-        links=tuple(SpanLink(k.trace_id.hex(), k.span_id.hex()) for k in raw.links),
+            [
+                SpanEvent(name_of(e.name), e.time_unix_nano, _proto_attributes(e.attributes))
+                for e in events
+            ]
+        )
+        if events
+        else (),
+        links=tuple([SpanLink(k.trace_id.hex(), k.span_id.hex()) for k in links]) if links else (),
     )
 
 
 def _id(value: bytes, size: int, at: str, field: str) -> str:
     """Return an id as hex; what is wrong with one that is none is the reader's to say."""
-    if len(value) == size and any(value):
+    if len(value) == size and value.strip(_ZERO):
         return value.hex()
     return Reader().identifier(value.hex(), size, f"{at}.{field}")
 
 
 def _proto_attributes(pairs: Iterable[Any]) -> dict[str, Any]:
-    return {pair.key: _proto_value(pair.value) for pair in pairs}
+    # Most values are text, and to ask which kind a value is takes longer than to read it.
+    return {pair.key: (value := pair.value).string_value or _proto_value(value) for pair in pairs}
 
 
 def _proto_value(value: Any) -> Any:  # noqa: ANN401 - an attribute holds any value

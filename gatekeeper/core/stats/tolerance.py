@@ -101,12 +101,18 @@ def contrasts(rows: Rows, *, end_known: bool) -> F:
     return np.stack([f.astype(np.float64) - mean for f, mean in pairs], axis=1)
 
 
-def sufficient(y: F, bonus: NDArray[np.bool_]) -> pd.DataFrame:
-    """(n, S, V) in window and bonus by feature of y [n, len(FEATURES)]; unknown ones left out."""
+def sufficient(y: F, bonus: NDArray[np.bool_] | None) -> pd.DataFrame:
+    """(n, S, V) by stratum and feature of y [n, len(FEATURES)]; unknown ones left out.
+
+    ``bonus`` marks the bonus positions; None where nobody knows them: then all rows are one stratum.
+    """
     known = ~np.isnan(y)
     filled = np.where(known, y, 0.0)
     rows = []
-    for stratum, here in (("window", ~bonus), ("bonus", bonus)):
+    strata: tuple[tuple[str, NDArray[np.bool_]], ...] = (("all", np.ones(len(y), dtype=bool)),)
+    if bonus is not None:
+        strata = (("window", ~bonus), ("bonus", bonus))
+    for stratum, here in strata:
         n = known[here].sum(axis=0)
         s, v = filled[here].sum(axis=0), (filled[here] ** 2).sum(axis=0)
         rows += [

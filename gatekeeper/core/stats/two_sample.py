@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     W = NDArray[np.float32]
     F = NDArray[np.float64]
 
-__all__ = ["BLIND", "ENDED", "TwoSample", "mmd", "padded", "repeats"]
+__all__ = ["BLIND", "ENDED", "TwoSample", "log_labellings", "mmd", "padded", "repeats"]
 
 BLIND = (
     "faults at bonus positions alone, such as a bonus drawn from the draft: not in 100,000 tokens",
@@ -76,6 +76,11 @@ def padded(sequences: Sequence[Sequence[int]], length: int) -> ID:
         kept = list(sequence)[:length]
         row[: len(kept)] = kept
     return out
+
+
+def log_labellings(candidate: int, baseline: int) -> float:
+    """Natural log of the ways to label so many sequences of one prompt."""
+    return log(comb(candidate + baseline, candidate))
 
 
 def mmd(
@@ -220,7 +225,7 @@ def _check(candidate: Mapping[str, ID], baseline: Mapping[str, ID], permutations
                 value=(mine.shape, theirs.shape),
                 remedy=f"sample each prompt {_LEAST} times or more in each arm",
             )
-        labellings += log(comb(len(mine) + len(theirs), len(mine)))
+        labellings += log_labellings(len(mine), len(theirs))
     if labellings < log(permutations + 1):
         raise InputError(
             "allow fewer labellings than permutations are asked for",

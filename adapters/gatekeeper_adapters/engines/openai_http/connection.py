@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from gatekeeper.protocols import Ending
+from gatekeeper.errors import InputError
+from gatekeeper.protocols import Emitted, Ending
 from gatekeeper_adapters.engines.openai_http.bounds import AsyncBounded
+from gatekeeper_adapters.engines.openai_http.token_ids import answer, token_body
 from gatekeeper_adapters.engines.openai_http.wire import (
     PATHS,
     UNREADABLE,
@@ -23,6 +25,7 @@ from gatekeeper_adapters.engines.openai_http.wire import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
+    from gatekeeper.core.decoding import DecodeRequest
     from gatekeeper.protocols import Delta, DraftCounters, ServerInfo, ServerRequest
 
 __all__ = [
@@ -38,6 +41,8 @@ CONNECT_S, SILENCE_S = 5.0, 60.0
 """Seconds to connect, and of silence within an answer before it is given up."""
 
 _ASIDE_S = 10.0
+_WHOLE_S = 180.0
+"""An answer that is not streamed is silent until its end, and may wait for others."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,29 @@ class HttpConnection:
             yield Ending("dropped")
             return
         yield reader.ending()
+
+    async def emit(self, request: DecodeRequest) -> Emitted:
+        """Token ids of an answer; see ``gatekeeper.protocols.Connection``."""
+        path = self.info.token_ids
+        if path is None:
+            raise InputError(
+                "tells no token ids",
+                field="server",
+                value=self.info.url,
+                remedy="use a server that has return_token_ids or llama.cpp's /completion",
+            )
+        sent = token_body(request, model=self.info.model, path=path)
+        try:
+            response = await self.client.post(
+                path, json=sent, timeout=httpx.Timeout(_WHOLE_S, connect=CONNECT_S)
+            )
+            if not response.is_success:
+                return Emitted((), Ending(f"http {response.status_code}"))
+            return answer(document_of(response.text), request, path=path)
+        except httpx.TimeoutException:
+            return Emitted((), Ending("timeout"))
+        except (httpx.TransportError, *UNREADABLE, LookupError):
+            return Emitted((), Ending("dropped"))
 
     async def counters(self) -> DraftCounters | None:
         """Totals of drafts from ``/metrics``."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from gatekeeper.core.decoding import GREEDY
+from gatekeeper.core.decoding import GREEDY, DecodeRequest
 from gatekeeper.errors import InputError, Unavailable
 from gatekeeper.protocols import ServerInfo, ServerRequest
+from gatekeeper_adapters.engines.openai_http.token_ids import TOKEN_PATHS, answer, token_body
 from gatekeeper_adapters.engines.openai_http.wire import (
     CHAT,
     COMPLETIONS,
@@ -30,6 +31,7 @@ __all__ = ["Probe"]
 
 _TEXT = "<|im_start|>user\nSay yes.<|im_end|>\n<|im_start|>assistant\n"
 _CHAT_IS_MISSING = (400, 404, 405, 501)
+_PROBED = 2
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Probe:
             logprobs=scored is not None and bool(scored.scored),
             retokenises=False,
             counters=counters(self._text("/metrics")) is not None,
+            token_ids=self._tells_ids(name),
         )
 
     def _model(self, listed: dict[str, Any], wanted: str | None) -> str:
@@ -115,6 +118,20 @@ class Probe:
         if not heard.ending().complete and top == 0:
             raise self._fails(f"the stream ended as {heard.ending().reason}")
         return heard
+
+    def _tells_ids(self, model: str) -> str | None:
+        """The first path that answers two given token ids in token ids, as many as were asked for."""
+        request = DecodeRequest("probe", prompt=(1, 1), max_tokens=_PROBED)
+        for path in TOKEN_PATHS:
+            try:
+                response = self.client.post(path, json=token_body(request, model=model, path=path))
+                if response.is_success:
+                    found = answer(document_of(response.text), request, path=path)
+                    if 0 < len(found.tokens) <= _PROBED:
+                        return path
+            except (httpx.HTTPError, *UNREADABLE, LookupError):
+                continue
+        return None
 
     def _fails(self, why: str) -> Unavailable:
         return Unavailable(

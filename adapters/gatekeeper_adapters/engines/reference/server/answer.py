@@ -39,12 +39,16 @@ class Scored:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a choice grew by; ``finish`` on its last one."""
+    """What a choice grew by; ``finish`` on its last one.
+
+    ``tokens`` are the ids that were emitted since the piece before; their text may come later.
+    """
 
     index: int
     text: str
     scored: tuple[Scored, ...] = ()
     finish: str | None = None
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass
@@ -125,7 +129,8 @@ class Choice:
             out += ending(last + rest)
             self.finish = REASONS[done.reason]
         self._given += len(out)
-        return Piece(self.index, out, self._release(over=done is not None), self.finish)
+        scored = self._release(over=done is not None)
+        return Piece(self.index, out, scored, self.finish, progress.tokens)
 
     def _push(self, token: int, score: TokenLogprob | None) -> str:
         if score is None:

@@ -203,7 +203,8 @@ class _Endpoints:
                 service.sender.add(span)
 
         card = service.card
-        head = form(answer_id, at_ns // 10**9, card.name, card.fingerprint)
+        created, ids = at_ns // 10**9, body.return_token_ids
+        head = form(answer_id, created, card.name, card.fingerprint, token_ids=ids)
         return Reply(answer, head, body.stream, body.include_usage, leave)
 
     def _check_name(self, name: str | None) -> None:

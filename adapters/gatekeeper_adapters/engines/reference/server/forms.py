@@ -26,12 +26,16 @@ _SERVER = 500
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """The document around an answer: what stays the same in all of its chunks."""
+    """The document around an answer: what stays the same in all of its chunks.
+
+    ``token_ids``: each choice also tells the ids of its tokens.
+    """
 
     id: str
     created: int
     model: str
     fingerprint: str
+    token_ids: bool = False
 
     object = ""
     chunk_object = ""
@@ -55,10 +59,10 @@ class Form(ABC):
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         """Chunks for a piece: its text, then its end; none while nothing is certain."""
         out = []
-        if piece.text or piece.scored:
-            out.append(self._chunk([self.growth(piece)]))
+        if piece.text or piece.scored or (self.token_ids and piece.tokens):
+            out.append(self._chunk([self.growth(piece) | self._ids(piece.tokens)]))
         if piece.finish is not None:
-            out.append(self._chunk([self.ending(piece)]))
+            out.append(self._chunk([self.ending(piece) | self._ids(())]))
         return out
 
     async def stream(self, answer: Answer, *, usage: bool) -> AsyncIterator[dict[str, Any]]:
@@ -90,13 +94,18 @@ class Form(ABC):
             pieces[piece.index].append(piece)
         return {
             **self._head(self.object),
-            "choices": [self.choice(_joined(one)) for one in pieces],
+            "choices": [
+                self.choice(whole) | self._ids(whole.tokens) for whole in map(_joined, pieces)
+            ],
             "usage": _usage(answer),
             "timings": timings(answer),
         }
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head(self.chunk_object), "choices": choices}
+
+    def _ids(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"token_ids": list(tokens)} if self.token_ids else {}
 
     def _head(self, name: str) -> dict[str, Any]:
         return {
@@ -215,6 +224,7 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
         "".join(piece.text for piece in pieces),
         tuple(one for piece in pieces for one in piece.scored),
         last.finish,
+        tuple(token for piece in pieces for token in piece.tokens),
     )
 
 

@@ -56,6 +56,7 @@ class Body:
 
     ``gamma`` 0 is ordinary decoding; ``adaptive`` lets the engine shorten the window; ``proposer``
     names one of several. Without ``seed`` every request draws its own; choice i adds i to it.
+    ``return_token_ids`` adds ``token_ids`` to each choice, end tokens included, as vLLM has it.
     """
 
     model: str | None = None
@@ -76,6 +77,7 @@ class Body:
     repetition_penalty: float = 1.0
     min_tokens: int = 0
     regex: str | None = None
+    return_token_ids: bool = False
     gamma: int | None = None
     adaptive: bool = False
     proposer: str | None = None
