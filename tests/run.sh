@@ -31,10 +31,13 @@ stage() { # name, command...
 
 stage "ruff" "$bin/ruff" check -q .
 stage "format" "$bin/ruff" format -q --check .
-stage "types" "$bin/mypy"
 stage "import contracts" "$bin/lint-imports"
+# One process for half a minute: it runs beside the tests, which wait now and then. Alone: make lint.
+"$bin/mypy" &
+types=$!
 # Three processes on two cores: many tests wait for a server, a lease or a sleeping drafter.
 stage "tests" "$bin/pytest" -q -n 3 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
+stage "types" wait "$types"
 stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
 # By file: what a file shares, such as the package's fresh environment, is built once.
 stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 3 --dist loadfile -m "postgres or browser or crash or package"

@@ -199,8 +199,8 @@ def _fairness_check(budget: ServingBudget, figures: Figures, concurrency: int) -
     within = judge(apart, limit=math.log(limit), want="below")
     unharmed = judge(slowed, limit=0.0, want="below")
     detail = (
-        f"{_said(f'slowdown of {name} prompts', slowed)}, "
-        f"{_said(f'over that of {best} prompts', apart)}, limit {limit:g}"
+        f"{_said(f'slowdown of {name} prompts', slowed)}, wanted < 1, or "
+        f"{_said(f'over that of {best} prompts', apart)}, wanted < {limit:g}"
     )
     if Outcome.PASS in {within, unharmed}:
         return [Check("fairness", Outcome.PASS, detail)]

@@ -162,8 +162,11 @@ def minutes(said: str) -> int:
 
 def test_a_straddling_value_is_told_what_would_narrow_it(walk: Demo, api: Api) -> None:
     found = row(walk, api, "code")
-    found["value"] = {"narrowing": {"factor": 4.0}, "what_would_change": ["about 18 block pairs"]}
-    assert _narrowing(found) == "about 18 block pairs"
+    found["value"] = {
+        "narrowing": {"factor": 4.0},
+        "what_would_change": ["18 pairs.", "No price.", "x"],
+    }
+    assert _narrowing(found) == "18 pairs. No price."
     found["value"] = {"narrowing": None, "what_would_change": ["Above 1 EUR"]}
     assert _narrowing(found) is None
 

@@ -239,11 +239,11 @@ def _value(row: Mapping[str, Any]) -> str:
 
 
 def _narrowing(row: Mapping[str, Any]) -> str | None:
-    """What would narrow the value interval, where the pricing says it."""
+    """What would narrow the value interval, where the pricing says it, and what a price would do."""
     value = row.get("value") or {}
     if not value.get("narrowing"):
         return None
-    return str(value["what_would_change"][0])
+    return " ".join(value["what_would_change"][:2])
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
