@@ -27,12 +27,8 @@ SETTINGS = (
 )
 SLICES = {"prose": 12, "code": 12, "tool_calls": 12, "multilingual": 12, "long_context": 2}
 FULL = Budget(prompts=50, sampled=5_000, gammas=(1,))
-LOOSE = Budget(prompts=4, sampled=600, window=0.6, bonus=0.6, gammas=(1,))
-"""A product's choice, wide enough for an approximation: what it shows is the deviation itself.
-
-The largest, of the share of tokens that the draft favours more than the target, was .36 in 458
-tokens, its interval .21 to .50.
-"""
+LOOSE = Budget(prompts=4, sampled=600, window=0.35, bonus=0.45, gammas=(1,))
+"""A product's choice, wide enough for an approximation: what it shows is the deviation itself."""
 
 
 def parts() -> dict[str, Callable[[], dict[str, Any]]]:

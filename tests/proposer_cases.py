@@ -38,6 +38,11 @@ class Case:
     dense: bool = False
     """Whether evidence has a row of q at each position of a drafted round, its bonus included."""
 
+    @property
+    def chain(self) -> bool:
+        """Whether one draft follows another as long as the window lets it."""
+        return self.kind == "self_speculation" or (self.kind == "eagle" and not self.parameters)
+
 
 CASES = {
     "skip": Case(

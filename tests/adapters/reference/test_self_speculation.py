@@ -53,6 +53,26 @@ def test_the_prompts_end_is_cached_without_a_draft_and_a_single_token_is_drafted
 
 
 @pytest.mark.parametrize("name", KEPT)
+def test_drafted_text_equals_transformers(name: str, build: Any, models: Any) -> None:
+    from transformers import LlamaForCausalLM
+
+    ordinary = LlamaForCausalLM.from_pretrained(models[name], dtype=torch.float32)
+    record = drive(build(name), ragged(8, gamma=4))
+    for request in ragged(8, gamma=4):
+        prompt = torch.tensor([request.prompt])
+        out = ordinary.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=request.max_tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert record.tokens[request.request_id] == out[0, len(request.prompt) :].tolist()
+    assert 0.1 < rate(record) < 1.0  # acceptances and rejections were both seen
+
+
+@pytest.mark.parametrize("name", KEPT)
 def test_the_draft_path_is_the_model_cut_to_the_kept_layers(
     name: str, build: Any, models: Any, tmp_path: Path
 ) -> None:
