@@ -14,6 +14,8 @@ from gatekeeper.store.rows import page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import RowMapping, Table
+
 __all__ = [
     "ENGINE",
     "ROUNDS",
@@ -149,20 +151,20 @@ def drop_silent(session: Session, route: str, *, silent_s: float) -> None:
     session.execute(delete(table).where(table.c.route == route, old))
 
 
+def _newest(
+    session: Session, table: Table, *, route: str | None, after: int | str | None, limit: int
+) -> Sequence[RowMapping]:
+    where = [] if route is None else [table.c.route == route]
+    return page(
+        session, table, table.c.id, after=after, limit=limit, where=where, newest_first=True
+    )
+
+
 def watches(
     session: Session, *, route: str | None, after: int | None, limit: int
 ) -> list[WatchRecord]:
     """Page of watches, newest first."""
-    where = [] if route is None else [schema.watch.c.route == route]
-    rows = page(
-        session,
-        schema.watch,
-        schema.watch.c.id,
-        after=after,
-        limit=limit,
-        where=where,
-        newest_first=True,
-    )
+    rows = _newest(session, schema.watch, route=route, after=after, limit=limit)
     return [WatchRecord(**row) for row in rows]
 
 
@@ -238,14 +240,5 @@ def alarms(
     session: Session, *, route: str | None, after: str | None, limit: int
 ) -> list[AlarmRecord]:
     """Page of alarms, newest first."""
-    where = [] if route is None else [schema.alarm.c.route == route]
-    rows = page(
-        session,
-        schema.alarm,
-        schema.alarm.c.id,
-        after=after,
-        limit=limit,
-        where=where,
-        newest_first=True,
-    )
+    rows = _newest(session, schema.alarm, route=route, after=after, limit=limit)
     return [AlarmRecord(**row) for row in rows]
