@@ -58,9 +58,10 @@ def _typical(part: Mapping[str, Any]) -> str:
     )
     at = f" (commit `{part['commit']}`)" if "commit" in part else ""
     return (
-        f"Typical acceptance on the Medusa heads{at}: declared exact {exact}; declared approximate "
-        f"{approximate}, with a largest deviation of {part['largest_deviation']:+.3f} in the mean of "
-        "a declared feature."
+        f"Typical acceptance on the Medusa heads{at}: declared exact {exact}; declared approximate with "
+        f"a deviation of up to {part['stated_deviation']:g}, which a pilot on other requests had "
+        f"measured, {approximate}; the largest deviation found is {part['largest_deviation']:+.3f} in "
+        "the mean of a declared feature."
     )
 
 
