@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check",
     "check_json",
+    "counted",
     "in_full",
     "is_number",
     "leaves",
@@ -34,6 +35,7 @@ __all__ = [
     "plain",
     "read",
     "refuse_unknown",
+    "signed",
 ]
 
 _T = TypeVar("_T")
@@ -112,8 +114,23 @@ def refuse_unknown(document: Mapping[str, Any], known: Iterable[str], *, field: 
 
 
 def in_full(money: float, significant: int = 6) -> str:
-    """An amount as people write it: 0.000094 rather than 9.4e-05."""
-    return f"{Decimal(f'{money:.{significant}g}'):f}"
+    """An amount as people write it: 0.000094 rather than 9.4e-05, with a true minus sign."""
+    return _written(f"{Decimal(f'{money:.{significant}g}'):,f}")
+
+
+def signed(value: float, decimals: int) -> str:
+    """A difference with so many decimals, its sign always shown."""
+    return _written(f"{value:+,.{decimals}f}")
+
+
+def counted(value: float) -> str:
+    """A whole number, thousands apart."""
+    return _written(f"{value:,.0f}")
+
+
+def _written(text: str) -> str:
+    """True minus sign, narrow space between thousands: as `gatekeeper.reports.number_forms` has it."""
+    return text.replace("-", "−").replace(",", "\u202f")
 
 
 def check(checks: Sequence[tuple[str, object, bool, str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gatekeeper.core import (
     abandonment,
     acceptance,
+    joint_ratios,
     latency,
     memory,
     pricing_change,
@@ -38,6 +39,7 @@ __all__ = ["EQUATIONS", "MODULES", "recompute", "verify"]
 MODULES = (
     abandonment,
     acceptance,
+    joint_ratios,
     latency,
     memory,
     pricing_change,

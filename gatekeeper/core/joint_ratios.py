@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gatekeeper.core.claims import equation
 from gatekeeper.core.critical_path import saving_draws
 from gatekeeper.core.stats.serving_blocks import SPECULATIVE, ratio
 from gatekeeper.core.task_assignment import owners
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.traces import Span
 
-__all__ = ["JointRatio", "JointSaving", "joint_saving", "measured_ratios"]
+__all__ = ["JointRatio", "JointSaving", "joint_saving", "measured_ratios", "ttft_correlation"]
 
 _GRAIN = 2**20
 """Ratios are multiples of 1/_GRAIN, a millionth: exact sums stay small whole numbers."""
@@ -107,6 +108,24 @@ def measured_ratios(confirm: pd.DataFrame, *, concurrency: int) -> tuple[JointRa
         JointRatio(float(np.exp(one)), float(np.exp(other)))
         for one, other in zip(*logs, strict=True)
     )
+
+
+@equation("serving.ttft_correlation", table=True)
+def ttft_correlation(confirm: pd.DataFrame, *, concurrency: int) -> float | None:
+    """Correlation over block pairs of the log speed-up with the log ratio of times to first token.
+
+    With the mean and sd of each (``serving.log_ratio``) both can be drawn together. None where a
+    pair lacks one of them, there are fewer than two pairs, or one of them does not vary.
+    """
+    try:
+        found = measured_ratios(confirm, concurrency=concurrency)
+    except InputError:
+        return None
+    faster = -np.log([one.decode for one in found])
+    later = np.log([one.prefill for one in found])
+    if not (faster.std() > 0 and later.std() > 0):
+        return None
+    return float(np.clip(np.corrcoef(faster, later)[0, 1], -1.0, 1.0))
 
 
 def joint_saving(

@@ -327,12 +327,22 @@ def _priced(case: _Case) -> Verdict | None:
     if case.value.high < minimum.per_task:
         return case.bypass(
             "value_negligible",
-            f"At most {in_full(case.value.high)} {minimum.currency} a task is gained, "
-            f"less than the minimum of {shown}.",
+            _too_little(case.value.high, minimum.currency, shown),
         )
     if not case.value.low > minimum.per_task:
         return _insufficient(case, [f"narrow the value interval, which straddles {shown} a task"])
     return None
+
+
+def _too_little(high: float, currency: str, shown: str) -> str:
+    """The high end of the value beside the minimum, in words that match its sign."""
+    if high < 0:
+        return (
+            f"At least {in_full(-high)} {currency} a task is lost, "
+            f"and the minimum to be gained is {shown}."
+        )
+    much = f"At most {in_full(high)} {currency} a task" if high else "At most nothing"
+    return f"{much} is gained, less than the minimum of {shown}."
 
 
 def _enabled(case: _Case) -> Verdict:

@@ -115,6 +115,7 @@ def price(inputs: PricingInputs) -> Priced:
         "time_value": _time_value(case, found.latency, by_load),
         "saved_s": found.latency.saved_s,
         "first_token_s": found.latency.first_token_s,
+        "first_token_drawn": level is not None and level.log_ttft is not None,
         "terms": {name: _shown(getattr(terms, name)) for name in (*GAINS, *COSTS)},
         "total": None if total is None else total.to_dict(),
         "unknown": list(terms.unknown),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.claims import equation
-from gatekeeper.core.documents import in_full
+from gatekeeper.core.documents import counted, in_full
 from gatekeeper.core.pricing_narrowing import sentence
 from gatekeeper.core.pricing_terms import share_held
 
@@ -182,8 +182,8 @@ def _tasks(
     if value is None:
         return None
     return (
-        f"With {value:,.0f} tasks a month the estimate meets {wanted} after the cost of "
-        f"operations; {now:,.0f} are assumed now."
+        f"With {counted(value)} tasks a month the estimate meets {wanted} after the cost of "
+        f"operations; {counted(now)} are assumed now."
     )
 
 

@@ -1,4 +1,10 @@
-"""What saved time is worth: seconds where each costs the same, else each task at its own duration."""
+"""What saved time is worth: seconds where each costs the same, else each task at its own duration.
+
+Seconds saved and seconds added before first tokens were measured on the same block pairs. Where the
+serving gate says how they go together, one draw gives both, and the ends of the net seconds are
+quantiles of their difference. A gate that does not say leaves the worst ends: the least saved with
+the most added, which covers any dependence and is wider.
+"""
 
 from __future__ import annotations
 
@@ -170,6 +176,8 @@ def _drawn(
         "ttft_ratio": dict(level.ttft_ratio),
         "replicates": case.replicates,
     }
+    if level.log_ttft is not None:
+        given["log_ttft"] = dict(level.log_ttft)
 
     drawn = dict(given)
     if "pieces" in price:
@@ -205,12 +213,38 @@ def _noted(
 
 
 def _net(case: Case, saved_s: _Ends, harm: _Ends) -> _Ends | None:
-    return case.ledger.ends(
-        "net_saved_s",
-        "value.net_saved",
-        "s per task",
-        {end: {"saved_s": saved_s[end], "first_token_s": harm[FLIPPED[end]]} for end in ENDS},
-    )
+    """Seconds saved less those added: the ends of one draw of both, else the worst ends."""
+    book, level, tasks = case.ledger, case.level, case.ledger.tasks
+    worst = {end: {"saved_s": saved_s[end], "first_token_s": harm[FLIPPED[end]]} for end in ENDS}
+    named = ("net_saved_s", "value.net_saved", "s per task")
+    if level is None or level.log_ttft is None or tasks is None:
+        return book.ends(*named, worst)
+    value = book.add(*named, **worst["value"])
+    together = {"ttft_s": level.ttft_s, "log_ttft": dict(level.log_ttft)}
+    given = {**_draws(level), **together, "replicates": case.replicates}
+
+    def draw() -> SavedSeconds | None:
+        return task_savings.saved_seconds(tasks, **given, rng=np.random.default_rng(case.seed))
+
+    found = book.once(["net_saved_s", given, case.seed], draw)
+    if value is None or found is None:
+        return None
+    # a gain before first tokens counts as nothing in each draw: the estimate can lie above them all
+    high = max(found.high, value)
+    inputs = {**given, "seed": case.seed, "estimate": value}
+    drawn = SavedSeconds(value, min(found.low, value), high)
+    noted = {
+        end: book.note(
+            f"net_saved_s.{end}",
+            "value.net_saved_drawn",
+            "s per task",
+            getattr(drawn, end),
+            **inputs,
+            end=end,
+        )
+        for end in ("low", "high")
+    }
+    return {"value": value, **noted}
 
 
 def _constant(case: Case, saved_s: _Ends, harm: _Ends, worth: float) -> ValueInterval | None:

@@ -30,7 +30,9 @@ class Level:
     ``ratio``, ``low``, ``high``: ordinary over speculative TPOT with one-sided bounds at
     ``confidence``; ``log_ratio``, ``sd``, ``pairs``: distribution of a block pair's log ratio.
     ``ttft_s``: ordinary time to first token. ``ttft_ratio`` and ``throughput_ratio``: speculative
-    over ordinary, with their bounds, by ``value``, ``low`` and ``high``.
+    over ordinary, with their bounds, by ``value``, ``low`` and ``high``. ``log_ttft``: ``mean``,
+    ``sd`` and ``correlation`` (with the log speed-up) of the first one's log over the same block
+    pairs; None where the run did not say.
     """
 
     run: str
@@ -46,6 +48,7 @@ class Level:
     ttft_s: float
     ttft_ratio: Mapping[str, float]
     throughput_ratio: Mapping[str, float]
+    log_ttft: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,10 +163,22 @@ def _level(run: str, summary: Mapping[str, Any], row: Mapping[str, Any]) -> Leve
                 "low": _number(throughput["low"]),
                 "high": _number(throughput["high"]),
             },
+            log_ttft=_log_ttft(row),
         )
     except (KeyError, TypeError, ValueError):
         return None
     return level if level.pairs > 1 and min(level.throughput_ratio.values()) > 0 else None
+
+
+def _log_ttft(row: Mapping[str, Any]) -> dict[str, float] | None:
+    """What both ratios are drawn together from; None where it was not measured."""
+    found = row.get("log_ttft") or {}
+    names = ("mean", "sd", "correlation")
+    try:
+        known = {name: _number(found.get(name)) for name in names}
+    except ValueError:
+        return None
+    return known if known["sd"] >= 0 and abs(known["correlation"]) <= 1 else None
 
 
 def _number(value: object) -> float:

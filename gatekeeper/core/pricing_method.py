@@ -15,5 +15,5 @@ REPLICATES = 2000
 SEED = 20240229
 """Fixed and written into every claim, so that an interval's ends recompute to the same digit."""
 
-METHOD: Mapping[str, int] = {"version": 3, "replicates": REPLICATES, "seed": SEED}
+METHOD: Mapping[str, int] = {"version": 4, "replicates": REPLICATES, "seed": SEED}
 """What a stored pricing was made by; one made otherwise is made anew."""

@@ -311,7 +311,7 @@ def _of_gates(case: Case) -> Iterator[_Input]:
         now = math.exp(level.log_ratio)
         put = _level_with(lambda one, value: {"log_ratio": math.log(value)})  # noqa: ARG005 - as the others
         yield _Input("speedup", "ratio", "serving", now, 1 / 3, _WIDE, put, "rising", drawn=True)
-        curved = case.price_of_second is None
+        curved = case.price_of_second is None or level.log_ttft is not None
         for name, way, drawn in (
             ("ttft_ratio", "rising", curved),
             ("throughput_ratio", "steps", False),
@@ -337,10 +337,17 @@ def _level_with(change: Callable[[Any, float], dict[str, Any]]) -> Callable[[Cas
 
 
 def _scaled(name: str, now: float) -> Callable[[Any, float], dict[str, Any]]:
-    """A measured ratio with its bounds, moved together."""
-    return lambda level, value: {
-        name: {end: ratio * (value / now) for end, ratio in getattr(level, name).items()}
-    }
+    """A measured ratio with its bounds, moved together, and with what it is drawn from."""
+
+    def change(level: Any, value: float) -> dict[str, Any]:  # noqa: ANN401 - a Level
+        by = value / now
+        found = {name: {end: ratio * by for end, ratio in getattr(level, name).items()}}
+        if name == "ttft_ratio" and level.log_ttft is not None:
+            moved = level.log_ttft["mean"] + math.log(by)
+            found["log_ttft"] = {**level.log_ttft, "mean": moved}
+        return found
+
+    return change
 
 
 def _succeeding(case: Case, value: float) -> Case:

@@ -27,6 +27,7 @@ from gatekeeper.core.task_savings import (
     MIN_SESSIONS,
     SavedSeconds,
     TaskCurves,
+    first_token_draws,
     read_curves,
     times_drawn,
 )
@@ -120,13 +121,15 @@ def worth_interval(
     ttft_ratio: Mapping[str, float],
     replicates: int,
     rng: np.random.Generator,
+    log_ttft: Mapping[str, float] | None = None,
 ) -> SavedSeconds | None:
     """Mean over tasks of their own saving in cost, by the bootstrap of ``saved_seconds``.
 
     In each replicate the speed-up, the fitted curve and the sessions are drawn anew, and each
     task's duration becomes T(1 / speed-up) plus what is added before its first tokens (its calls ·
-    ``ttft_s`` · (``ttft_ratio`` − 1), never less than 0; ``low`` of the result takes the ratio's
-    ``high``).
+    ``ttft_s`` · (``ttft_ratio`` − 1), never less than 0). The ends draw that ratio together with the
+    speed-up where ``log_ttft`` says how (`first_token_draws`); else ``low`` of the result takes the
+    ratio's ``high``, which covers any dependence and is wider.
 
     Returns:
         As ``saved_seconds``, in the unit of ``price``.
@@ -141,7 +144,11 @@ def worth_interval(
         return None
     n, tasks = found.sessions, len(found.wall)
     stretch = math.sqrt(n / (n - 1)) * stats.t.ppf(confidence, n - 1) / stats.norm.ppf(confidence)
-    draws = log_ratio + sd / math.sqrt(pairs) * rng.standard_t(pairs - 1, replicates)
+    t = rng.standard_t(pairs - 1, replicates)
+    draws = log_ratio + sd / math.sqrt(pairs) * t
+    late = None
+    if log_ttft is not None:
+        late = ttft_s * np.maximum(first_token_draws(t, pairs, log_ttft, rng) - 1, 0.0)
     cost = _Cost.of(price, rng, replicates)
     size = np.bincount(found.session, minlength=n).astype(float)
     added = {end: found.calls * ttft_s * max(ratio - 1, 0.0) for end, ratio in ttft_ratio.items()}
@@ -151,6 +158,9 @@ def worth_interval(
         (found.high, added["low"]),
     ]
     sure = np.array_equal(found.low, found.high)  # grades A and B: one makespan for all three ends
+    same = [False, *(np.array_equal(ends[row][1], ends[row - 1][1]) for row in (1, 2))]
+    if late is not None:
+        same = [False, False, True]  # low and high take the same draws
     drawn = np.empty((3, replicates))
     chunk = max(1, _CELLS // tasks)
     for begin in range(0, replicates, chunk):
@@ -158,8 +168,11 @@ def worth_interval(
         weights = times_drawn(rng, n, part.stop - begin)
         count, weight = weights @ size, weights[:, found.session]
         x = np.exp(-draws[part])
-        for row, (saved, harm) in enumerate(ends):
-            if row and sure and np.array_equal(harm, ends[row - 1][1]):
+        for row, (saved, stated) in enumerate(ends):
+            harm = stated
+            if row and late is not None:
+                harm = late[part, None] * found.calls
+            if row and sure and same[row]:
                 drawn[row, part] = drawn[row - 1, part]
                 continue
             after = found.wall - _at(found.x, saved, x) + harm
@@ -196,6 +209,7 @@ def worth(
     replicates: int,
     seed: int,
     end: str,
+    log_ttft: Mapping[str, float] | None = None,
 ) -> float | None:
     """``worth_interval`` as one figure: ``end`` is ``value``, ``low`` or ``high``."""
     found = worth_interval(
@@ -209,6 +223,7 @@ def worth(
         ttft_ratio=ttft_ratio,
         replicates=int(replicates),
         rng=np.random.default_rng(seed),
+        log_ttft=log_ttft,
     )
     return (
         None

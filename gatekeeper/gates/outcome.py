@@ -6,8 +6,12 @@ non-inferior within the margin, ``cost`` per successful outcome within its limit
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+from scipy import stats
+
+from gatekeeper.core.documents import counted, signed
 from gatekeeper.core.stats.noninferiority import minimal_pairs
 from gatekeeper.core.stats.outcome_pairs import (
     ARMS,
@@ -41,6 +45,12 @@ __all__ = [
     "plan",
     "say_success",
 ]
+
+_POWER = 0.9
+"""As in the plan: chance that so many pairs settle the cost."""
+
+_MOST_TIMES = 100.0
+"""Nobody runs more than so many times the pairs."""
 
 TABLES = ("pairs",)
 """Evidence tables, enough to recompute every claim."""
@@ -97,7 +107,8 @@ def say_success(found: NonInferiority, summary: Mapping[str, Any]) -> str:
         return "pairs of at least two clusters are needed"
     low, high = found.interval
     said = (
-        f"difference {found.difference:+.4f} [{low:+.4f}, {high:+.4f}], margin {-found.margin:+g}; "
+        f"difference {signed(found.difference, 4)} [{signed(low, 4)}, {signed(high, 4)}], "
+        f"margin −{found.margin:g}; "
         f"b={summary['b']}, c={summary['c']} of {summary['n']} pairs"
     )
     if found.n < found.minimal_pairs:
@@ -177,9 +188,38 @@ def _still_needed(parts: tuple[Part, ...], summary: Mapping[str, Any]) -> str:
     if by_name["success"].outcome is Outcome.INCONCLUSIVE:
         pairs = summary["pairs_needed"] or summary["minimal_pairs"]
         if pairs > summary["n"]:
-            wanted.append(f"about {pairs} pairs, {summary['n']} were run")
+            wanted.append(f"about {counted(pairs)} pairs, {counted(summary['n'])} were run")
         else:
             wanted.append(f"a look at {by_name['success'].detail}")
     if by_name["cost"].outcome is Outcome.INCONCLUSIVE:
-        wanted.append(f"a settled cost ({by_name['cost'].detail})")
+        detail, how_many = by_name["cost"].detail, _pairs_for_cost(summary)
+        wanted.append(f"a settled cost ({detail}): {how_many}")
     return "; ".join(wanted)
+
+
+def _pairs_for_cost(summary: Mapping[str, Any]) -> str:
+    """How many pairs in all would settle the cost, if its ratio and its spread stay as seen.
+
+    An interval on the log scale narrows with the square root of the pairs: as many as let its end
+    reach the limit with power `_POWER`.
+    """
+    cost = summary["cost_per_success"]
+    ratio, limit = cost["ratio"], cost["limit"]
+    if ratio is None or cost["low"] is None or cost["high"] is None:
+        return "how many pairs that takes cannot be said without an interval of the cost"
+    inside = ratio <= limit
+    room = abs(math.log(limit / ratio))
+    half = abs(math.log((cost["high"] if inside else cost["low"]) / ratio))
+    quantile = float(stats.norm.isf(summary["alpha"]))
+    wider = (quantile + float(stats.norm.ppf(_POWER))) / quantile
+    if room * math.sqrt(_MOST_TIMES) <= half * wider:
+        return (
+            "the ratio seen is too near the limit for any number of pairs that anybody would run; "
+            "another limit (outcome.max_cost_ratio) would settle it"
+        )
+    pairs = max(math.ceil(summary["n"] * (half * wider / room) ** 2), summary["n"] + 1)
+    side = "within" if inside else "above"
+    return (
+        f"about {counted(pairs)} pairs, {counted(summary['n'])} were run, would show it {side} the "
+        f"limit with power {_POWER:g} if the ratio and its spread stay (outcome.pairs in the policy)"
+    )

@@ -244,6 +244,8 @@ def _still_needed(budget: ServingBudget, regions: Sequence[Region]) -> str:
     if open_regions:
         least = minimum_pairs(budget.confidence)
         reasons = sorted({c.detail for r in open_regions for c in r.open_checks})
+        if all("not settled" in reason for reason in reasons):
+            return "; ".join(reasons)  # each says how many pairs
         return f"{'; '.join(reasons)} (at least {least} pairs that differ)"
     return (
         f"an artifact that also passes at concurrency {regions[0].concurrency}: "

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.documents import signed
 from gatekeeper.core.stats.paired_blocks import PairedMean, judge, pairs_needed, sign_flip_p
 from gatekeeper.core.stats.serving_blocks import (
     ORDINARY,
@@ -20,12 +21,16 @@ from gatekeeper.core.verdicts import Outcome, worst
 
 if TYPE_CHECKING:
     from gatekeeper.core.policy_schema import ServingBudget
+    from gatekeeper.core.stats.paired_blocks import Side
     from gatekeeper.gates.serving_figures import Figures
 
 __all__ = ["NOT_WORSE_MARGIN", "Check", "Region", "judge_region"]
 
 NOT_WORSE_MARGIN = 0.02
 """Share of throughput and goodput that "not worse" may lose: below what block pairs resolve."""
+
+_ENUMERATED = 14
+"""Pairs up to which `sign_flip_p` counts every pattern of signs."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,32 @@ def _doubt(found: PairedMean, limit: float) -> str:
     """Why nothing is settled although the bounds printed lie on one side of the limit."""
     if found.low is None or found.high is None or found.low <= limit <= found.high:
         return ""
-    p = sign_flip_p(found.values, limit=limit, side="above" if found.low > limit else "below")
+    side: Side = "above" if found.low > limit else "below"
+    p = sign_flip_p(found.values, limit=limit, side=side)
     if p is None:
         return ""
-    wanted = f"p {p:.2g}, wanted {1 - found.confidence:.2g}"
-    return f" (not settled: by flipping the signs of the pairs, {wanted})"
+    wanted = f"p {p:.2g}, wanted {1 - found.confidence:.2g} or less"
+    text = f" (not settled: by flipping the signs of the pairs, {wanted}"
+    enough = _flips_needed(p, found)
+    if enough is not None:
+        text += (
+            f"; {found.n} pairs give p in steps of 1/{2**found.n} = {1 / 2**found.n:.2g}, and "
+            f"{enough} pairs that go on like these would reach it"
+        )
+    return f"{text})"
+
+
+def _flips_needed(p: float, found: PairedMean) -> int | None:
+    """Pairs in all at which as few sign patterns reach the mean with a p that suffices.
+
+    A p of ``k`` / 2^n means that k of the 2^n patterns of signs reach the mean seen. Each pair more
+    on the side of the mean doubles the patterns and not those that reach it. None where patterns
+    were drawn and not counted.
+    """
+    if found.n > _ENUMERATED:
+        return None
+    patterns = round(p * 2**found.n)
+    return max(math.ceil(math.log2(patterns / (1 - found.confidence)) - 1e-12), found.n + 1)
 
 
 def _throughput_alarm(found: PairedMean) -> list[Check]:
@@ -154,7 +180,7 @@ def _goodput_check(budget: ServingBudget, figures: Figures, concurrency: int) ->
         detail = f"goodput difference unknown: {found.problem}"
         return [Check("goodput", Outcome.INCONCLUSIVE, detail)]
     outcome = judge(found, limit=-NOT_WORSE_MARGIN * base, want="above")
-    detail = f"goodput difference {found.mean:+.3f} (low {found.low:+.3f}) requests/s"
+    detail = f"goodput difference {signed(found.mean, 3)} (low {signed(found.low, 3)}) requests/s"
     return [Check("goodput", outcome, detail)]
 
 
@@ -269,6 +295,23 @@ def _row(budget: ServingBudget, figures: Figures, concurrency: int, gamma: int) 
         )
         for end in ("mean", "sd", "pairs")
     }
+    # and what it draws the added time to the first token from, of the same pairs
+    row["log_ttft"] = {
+        end: figures.add(
+            f"log_ttft.{end}.{at}",
+            "serving.log_ratio",
+            "confirm",
+            "log ratio",
+            statistic="ttft_p50",
+            numerator=SPECULATIVE,
+            end=end,
+            **paired,
+        )
+        for end in ("mean", "sd")
+    }
+    row["log_ttft"]["correlation"] = figures.add(
+        f"log_ttft.correlation.{at}", "serving.ttft_correlation", "confirm", "correlation", **load
+    )
     slo = budget.slo
     row["goodput"] = row["goodput_difference"] = None
     if slo.ttft_s is not None or slo.tpot_s is not None:

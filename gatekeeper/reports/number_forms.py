@@ -34,6 +34,11 @@ def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
+def _written(text: str) -> str:
+    """True minus sign, narrow space between thousands."""
+    return _minus(text).replace(",", "\u202f")
+
+
 def digits(value: float, significant: int = 4) -> str:
     """So many significant digits, never a power of ten; what is next to nothing is said to be.
 
@@ -42,7 +47,7 @@ def digits(value: float, significant: int = 4) -> str:
     if 0 < abs(value) < _NEXT_TO_NOTHING:
         least = f"{Decimal(str(_NEXT_TO_NOTHING)):f}"
         return f"<{least}" if value > 0 else f">−{least}"
-    return _minus(f"{Decimal(f'{value:.{significant}g}'):f}")
+    return _written(f"{Decimal(f'{value:.{significant}g}'):,f}")
 
 
 def plain(value: float) -> str:
@@ -52,7 +57,7 @@ def plain(value: float) -> str:
 
 def count(value: float) -> str:
     """Whole number, thousands apart."""
-    return _minus(f"{value:,.0f}").replace(",", "\u202f")
+    return _written(f"{value:,.0f}")
 
 
 def ratio(value: float) -> str:
@@ -80,11 +85,11 @@ def duration(seconds: float) -> str:
     """Time in the unit that suits it."""
     size = abs(seconds)
     if size >= 2 * _DAY:
-        return f"{seconds / _DAY:.3g} d"
+        return _minus(f"{seconds / _DAY:.3g} d")
     if size >= 2 * _HOUR:
-        return f"{seconds / _HOUR:.3g} h"
+        return _minus(f"{seconds / _HOUR:.3g} h")
     if size >= 2 * _MINUTE:
-        return f"{seconds / _MINUTE:.3g} min"
+        return _minus(f"{seconds / _MINUTE:.3g} min")
     if size >= _LONG_MS:
         return _minus(f"{seconds:.3g} s")
     return f"{digits(1000 * seconds)} ms"
@@ -92,7 +97,7 @@ def duration(seconds: float) -> str:
 
 def per_second(value: float) -> str:
     """Rate of tokens or requests."""
-    return _minus(f"{value:.1f}/s")
+    return _written(f"{value:,.1f}/s")
 
 
 def bytes_(value: float) -> str:

@@ -35,6 +35,12 @@ _PURPOSES = (
     ("workspace", "Verification workspace"),
 )
 
+_COUNTED = (
+    "Weights count every copy that the engine holds, so they exceed the model's file where it keeps "
+    "a matrix in several layouts for speed; on a processor the reference engine keeps two, one for "
+    "single rows and one for batches. A scorer that reads these same weights adds nothing."
+)
+
 
 def serving_sections(
     document: Mapping[str, Any], figures: RunFigures | None
@@ -381,6 +387,7 @@ def _memory(figures: RunFigures) -> tuple[Block, ...]:
             ("purpose", "held", "predicted before loading"),
             tuple(rows),
         ),
+        Paragraph((_COUNTED,), muted=True),
         Paragraph(line("Active sequences that no longer fit beside the draft: ", lost, ".")),
     ]
     if parts:

@@ -157,7 +157,7 @@ def _change(value: float) -> str:
     """A relative change in percent, its sign shown and never in powers of ten."""
     if abs(value) < _MANY:
         return forms.signed_share(value)
-    return f"{100 * value:+.0f} %".replace("-", "−")
+    return f"{'+' if value > 0 else ''}{forms.count(100 * value)} %"
 
 
 def _bounds(at: str, bounds: tuple[float | None, float | None], figure: _Figure) -> Line:

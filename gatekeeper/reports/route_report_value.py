@@ -270,6 +270,7 @@ class _Priced:
             notes.append(line("Energy is in the operational cost: ", amount, "."))
         else:
             notes.append(("Energy is not declared, and is in no term.",))
+        notes += _about_saving(pricing)
         for reason, tasks in (pricing.get("excluded") or {}).items():
             claim = f"pricing/{self._route}/excluded.{reason}"
             number = self._ledger.figure(tasks, forms.count, claim)
@@ -300,6 +301,30 @@ class _Priced:
             f"{self._pricing['currency']} per task",
             tuple(steps),
         )
+
+
+def _about_saving(pricing: Mapping[str, Any]) -> list[Line]:
+    """What the saving takes the calls to gain, and why it can price below zero all the same."""
+    if not pricing.get("saved_s") or not pricing.get("first_token_s"):
+        return []
+    all_alike = (
+        "Saved on the critical path: every call is taken to gain the speed-up used, that of the "
+        "worst level that passed; a prediction at each call's own load differs from it."
+    )
+    said: list[Line] = [(all_alike,)]
+    if not pricing["first_token_s"]["high"]:
+        return said
+    how = (
+        "The low end of the value takes the most that may be added before first tokens off the "
+        "least saved, though they need not meet"
+    )
+    if pricing.get("first_token_drawn"):
+        how = (
+            "What is added before first tokens is drawn together with the speed-up, from the same "
+            "block pairs, and taken off the saving"
+        )
+    why = "; where few pairs leave it wide, a saving that was seen can still price below zero."
+    return [*said, (f"{how}{why}",)]
 
 
 def _tasks(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:

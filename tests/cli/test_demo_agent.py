@@ -248,6 +248,34 @@ def test_two_tasks_are_no_evidence_of_the_noise(collector: Collector, tmp_path: 
     assert "cannot be said" in "\n".join(lines(document))
 
 
+def test_the_reports_own_saving_is_told_apart_from_the_prediction() -> None:
+    interval = {"value": -1.084, "low": -1.5, "high": 0.5}
+    document = {
+        "predicted_s": interval,
+        "observed_s": interval,
+        "confidence": 0.95,
+        "widening_s": 0.1,
+        "agrees": True,
+        "decode_ratio": 1.3,
+        "baseline_wall_s": 9.0,
+        "ceiling_s": 4.0,
+        "tasks": [],
+        "problems": [],
+        "speedup": [{"value": 1.5, "low": 1.4, "high": 1.6, "concurrency": 1}],
+    }
+    value = {
+        "saved_s": {"value": 0.676, "low": 0.1, "high": 0.9},
+        "speedup": {"ratio": 1.2, "low": 1.1, "high": 1.3, "concurrency": 2},
+        "tasks": 6,
+    }
+    alone, beside = "\n".join(lines(document)), "\n".join(lines(document, value))
+    assert "−1.08 s (−1.50 to 0.50)" in alone
+    assert "critical path" not in alone
+    assert 'The route\'s report has 676 ms as "Saved on the critical path"' in beside
+    assert "every call gains 1.20×, as measured at concurrency 2, the worst that passed" in beside
+    assert lines(document, {**value, "saved_s": None}) == lines(document)
+
+
 def test_calls_that_decode_together_gain_the_ratio_of_their_own_concurrency(
     collector: Collector, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GATES = ("equivalence", "serving", "outcome")
+EXPIRES = "2026-01-02T00:00:00+00:00"
 
 
 class Api:
@@ -190,12 +192,60 @@ def test_next_steps_hold_every_command_and_replace_the_last_token(tmp_path: Path
         return httpx.Response(200, json=made)
 
     client = httpx.Client(base_url="http://api", transport=httpx.MockTransport(answer))
-    steps = workflow.next_steps(client, Settings.load(home=tmp_path))
+    rows = [priced_row("gates_passed", flips_at=0.005)]
+    steps = workflow.next_steps(client, Settings.load(home=tmp_path), rows)
+    assert "value_of_second" in steps[1][0]
     assert deleted == ["/v1/tokens/old"]
     said = [command for _, commands in steps for command in commands]
     assert any("route test my-trace.json" in command for command in said)
     own = [command for command in said if "own-servers" in command or " worker " in command]
     assert [part.split()[-1] for part in own] == ["--plan", "&", "--wait"]
+
+
+def priced_row(reason: str, *, flips_at: float | None) -> dict[str, Any]:
+    rows = [
+        {"input": "value_of_second", "flips_at": flips_at},
+        {"input": "speedup", "flips_at": 1.4},
+    ]
+    return {
+        "route": SimpleNamespace(name="code"),
+        "decision": {"reason": reason},
+        "value": {"sensitivity": {"rows": rows}},
+    }
+
+
+def test_the_first_step_is_a_price_only_where_one_turns_a_decision(tmp_path: Path) -> None:
+    def first(*rows: dict[str, Any]) -> tuple[str, list[str]]:
+        return workflow._first_step(rows, "gatekeeper", tmp_path / "economics" / "demo.yaml")
+
+    turns = priced_row("insufficient_evidence", flips_at=0.02)
+    never = priced_row("insufficient_evidence", flips_at=None)
+    failed = priced_row("serving_failed", flips_at=0.02)
+    title, commands = first(never, turns)
+    assert "Change value_of_second" in title
+    assert commands == [f"gatekeeper policy apply {tmp_path}"]
+    title, commands = first(never, failed)
+    assert title.startswith("1. No price of a second would turn a decision here;")
+    assert commands == ["gatekeeper report code"]
+    title, commands = first(failed)
+    assert title.startswith("1. A gate decides every route here")
+    assert "value_of_second" in first({**never, "value": {"sensitivity": None}})[0]  # not known
+
+
+def test_the_speed_up_shown_is_the_one_that_the_value_was_priced_with(walk: Demo, api: Api) -> None:
+    found = row(walk, api, "code")
+    regions = [
+        {"concurrency": 1, "speedup": {"low": 1.5, "ratio": 1.6, "high": 1.7}},
+        {"concurrency": 2, "speedup": {"low": 1.1, "ratio": 1.2, "high": 1.3}},
+        {"concurrency": 4, "speedup": {"low": None, "ratio": None, "high": None}},
+    ]
+    found["runs"]["serving"] |= {"result": {"summary": {"regions": regions}, "expires_at": EXPIRES}}
+    assert "1.60× at 1" in drawn(found)
+    total = {"per_task": 0.0049, "low": 9.4e-05, "high": 0.0091, "currency": "EUR"}
+    speedup = {"ratio": 1.2, "low": 1.1, "high": 1.3, "concurrency": 2}
+    found["value"] = {"total": total, "speedup": speedup}
+    assert "1.20× at 2" in drawn(found)
+    assert "1.60×" not in drawn(found)
 
 
 def test_a_narrow_terminal_cuts_nothing_off(walk: Demo, api: Api) -> None:

@@ -103,6 +103,21 @@ def test_whole_decision_table(states: tuple[str, str, str], value: Any) -> None:
     assert [row["gate"] for row in verdict.gates] == list(GATES)
 
 
+@pytest.mark.parametrize(
+    ("high", "said"),
+    [
+        (0.4, "At most 0.4 EUR a task is gained, less than"),
+        (0.0, "At most nothing is gained, less than"),
+        (-0.0032, "At least 0.0032 EUR a task is lost, and the minimum to be gained is"),
+    ],
+)
+def test_a_negligible_value_is_told_by_its_sign(high: float, said: str) -> None:
+    results = {name: row for gate in GATES for name, row in state_of(gate, "PASS").items()}
+    verdict = decide(ALL, "exact", results, ValueInterval(high - 1, high - 2, high, "EUR"), NOW)
+    assert verdict.reason == "value_negligible"
+    assert verdict.explanation.startswith(said)
+
+
 outcomes = st.sampled_from(list(Outcome))
 
 

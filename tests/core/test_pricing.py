@@ -241,6 +241,59 @@ def test_time_added_before_first_tokens_is_taken_off_and_a_gain_is_not_added() -
     assert priced(serving=("run", faster)).document["terms"] == plain["terms"]
 
 
+TOGETHER = {"mean": math.log(1.1), "sd": 0.3}
+"""Of the log ratio of first tokens, over six block pairs."""
+
+
+def together(correlation: float | None) -> Any:
+    bounds = {"ratio": 1.1, "low": 0.86, "high": 1.41}  # t with 5 degrees of freedom
+    log = {"mean": math.log(1.5), "sd": 0.3, "pairs": 6.0}
+    more = {} if correlation is None else {"log_ttft": {**TOGETHER, "correlation": correlation}}
+    return serving(1.5, spread=0.2, log_speedup=log, ttft_ratio=bounds, **more)
+
+
+def test_the_saving_and_what_first_tokens_take_from_it_are_drawn_together() -> None:
+    ends = {
+        rho: priced(serving=("run", together(rho))).document["terms"]["latency_value"]
+        for rho in (-0.9, 0.0, 0.9, None)
+    }
+    lows = [ends[rho]["low"] for rho in (None, -0.9, 0.0, 0.9)]
+    assert lows == sorted(lows)  # the later the slower is worst; worst ends are below them all
+    assert len(set(lows)) == len(lows)
+    assert {found["value"] for found in ends.values()} == {ends[None]["value"]}
+    rng = np.random.default_rng(1)
+    for rho in (-0.9, 0.9):
+        normal = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], 200_000)
+        t = normal / np.sqrt(rng.chisquare(5, (200_000, 1)) / 5)
+        ratio = np.exp(math.log(1.5) + 0.3 / math.sqrt(6) * t[:, 0])
+        late = np.exp(TOGETHER["mean"] + TOGETHER["sd"] / math.sqrt(6) * t[:, 1])
+        net = 1.2 * (1 - 1 / np.maximum(ratio, 1 / 3)) - 0.4 * np.maximum(late - 1, 0)
+        low, high = np.quantile(net, [0.05, 0.95]) * PRICES["value_of_second"]
+        assert ends[rho]["low"] == pytest.approx(low, abs=1e-4)
+        assert ends[rho]["high"] == pytest.approx(high, abs=1e-4)
+
+
+def test_what_is_drawn_together_recomputes_and_moves_with_its_inputs() -> None:
+    found = priced(serving=("run", together(0.5)))
+    assert found.document["first_token_drawn"]
+    assert not priced(serving=("run", together(None))).document["first_token_drawn"]
+    checked = verify(found.claims, lambda name, sha: ESSAY)
+    assert [row.reason for row in checked if not row.agrees] == []
+    claims = {claim.id: claim for claim in found.claims}
+    claim = claims["value/prose/net_saved_s.low"]
+    log = {**claim.inputs["log_ttft"], "correlation": 0.4}
+    (moved,) = verify(
+        [replace(claim, inputs={**claim.inputs, "log_ttft": log})], lambda name, sha: ESSAY
+    )
+    assert not moved.agrees
+    for wrong in ({"sd": None}, {"correlation": None}, {"correlation": 1.1}):
+        summary = together(0.5)
+        summary["regions"][0]["log_ttft"] |= wrong
+        document = priced(serving=("run", summary)).document
+        assert not document["first_token_drawn"]
+        assert document["total"] is not None  # worst ends stand in
+
+
 def test_capacity_by_goodput_counts_whole_replicas() -> None:
     found = priced(serving=("run", serving(slo=True)), prices={"tasks_per_month": 20_000_000.0})
     document = found.document

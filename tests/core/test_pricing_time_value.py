@@ -48,6 +48,22 @@ def test_one_price_declared_as_a_rule_or_a_piece_is_the_price_of_a_second() -> N
         assert found.value.low == pytest.approx(plain.value.low, rel=1e-9)
 
 
+def test_one_price_and_a_piece_draw_first_tokens_alike() -> None:
+    log = {"mean": 0.1, "sd": 0.3, "correlation": 0.4}
+    late = serving(ttft_ratio={"ratio": 1.1, "low": 0.9, "high": 1.5}, log_ttft=log)
+    worth = PRICES["value_of_second"]
+    one, other = (
+        p.document["terms"]["latency_value"]
+        for p in (priced(serving=("run", late)), timed(pieces((0, worth)), serving=("run", late)))
+    )
+    assert one == pytest.approx(other, rel=1e-9)
+    wider = timed(
+        pieces((0, worth)),
+        serving=("run", {**late, "regions": [{**late["regions"][0], "log_ttft": None}]}),
+    )
+    assert wider.document["terms"]["latency_value"]["low"] < other["low"]
+
+
 def test_a_kept_task_is_worth_what_it_earns() -> None:
     found = timed(abandonment(0.4, **SURE), serving=("run", serving(spread=1e-7)))
     document = found.document

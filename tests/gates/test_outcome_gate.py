@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,28 @@ def test_cost_per_success_has_a_limit_of_its_own(cost: float, expected: Outcome)
     found = result(0.7, cost=cost)
     assert {p.name: p.outcome for p in found.parts} == {"success": Outcome.PASS, "cost": expected}
     assert found.outcome is expected
+
+
+@pytest.mark.parametrize(("cost_s", "side"), [(1.3, "within"), (1.7, "above")])
+def test_a_cost_that_is_not_settled_says_how_many_pairs_would_settle_it(
+    cost_s: float, side: str
+) -> None:
+    found = result(0.7, cost=cost_s)
+    assert f"would show it {side} the limit" in found.still_needed
+    words = found.still_needed.split()
+    pairs = int(words[words.index("about") + 1])
+    assert pairs > found.summary["n"]
+    cost = found.summary["cost_per_success"]
+    # with so many pairs the end of the interval is 1.28 of 1.64 + 1.28 parts within the limit
+    inside = cost["ratio"] <= cost["limit"]
+    half = abs(math.log((cost["high"] if inside else cost["low"]) / cost["ratio"]))
+    half *= math.sqrt(found.summary["n"] / pairs)
+    room = abs(math.log(cost["limit"] / cost["ratio"]))
+    assert half / room == pytest.approx(1.645 / (1.645 + 1.282), rel=0.02)
+    near = {**found.summary, "cost_per_success": {**cost, "limit": cost["ratio"] * 1.0001}}
+    assert "too near the limit" in outcome._pairs_for_cost(near)
+    none = {**found.summary, "cost_per_success": {**cost, "low": None}}
+    assert "cannot be said" in outcome._pairs_for_cost(none)
 
 
 def test_fewer_successes_at_the_same_price_cost_more_each() -> None:

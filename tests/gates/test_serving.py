@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from gatekeeper.core.decoding import GREEDY, Rates, SamplingSettings, TokenPromp
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policy_schema import Policy, ServingBudget, ServingLimits, Slo
 from gatekeeper.core.stats.paired_blocks import PairedMean
+from gatekeeper.core.stats.serving_blocks import ratio
 from gatekeeper.core.stats.serving_rounds import counts
 from gatekeeper.core.verdicts import Outcome, from_json, to_json
 from gatekeeper.errors import InputError
@@ -466,6 +468,19 @@ def test_sampled_requests_cycle_through_the_settings_of_the_route() -> None:
     assert math.isclose(plan.trials[0].requests[1].sampling.temperature, 1.0)
 
 
+def test_the_correlation_that_pricing_draws_by_is_that_of_the_pairs() -> None:
+    run = measured(Costs(prefill_token_s=1e-3, verify_s=0.05, jitter=0.2))
+    found = tables(run)["confirm"]
+    for row in run.result.summary["regions"]:
+        both = {"concurrency": row["concurrency"], "confidence": 0.95}
+        later = ratio(found, statistic="ttft_p50", numerator="speculative", **both)
+        faster = ratio(found, statistic="tpot_mean", numerator="ordinary", **both)
+        rho = float(np.corrcoef(faster.values, later.values)[0, 1])
+        assert row["log_ttft"] == pytest.approx(
+            {"mean": later.mean, "sd": later.sd, "correlation": rho}
+        )
+
+
 def test_a_level_that_fails_is_named_beside_what_another_still_needs() -> None:
     regions = [
         Region(1, 2, Outcome.INCONCLUSIVE, (), {}, "", 37),
@@ -480,7 +495,14 @@ def test_bounds_on_one_side_that_settle_nothing_say_why() -> None:
     split = PairedMean(pairs, 0.95, 0.376, 0.226, 0.16, 0.592, None)
     check = _ratio_check("speedup", split, 1.0, "above")
     assert check.outcome is Outcome.INCONCLUSIVE
-    assert "by flipping the signs of the pairs, p 0.062, wanted 0.05" in check.detail
+    assert check.detail.endswith(
+        "(not settled: by flipping the signs of the pairs, p 0.062, wanted 0.05 or less; 5 pairs give "
+        "p in steps of 1/32 = 0.031, and 6 pairs that go on like these would reach it)"
+    )
+    going_on = replace(split, values=(*pairs, 0.5))
+    assert _ratio_check("speedup", going_on, 1.0, "above").outcome is Outcome.PASS
+    alone = Region(1, 2, Outcome.INCONCLUSIVE, (check,), {}, "", 5)
+    assert serving._still_needed(policy().serving, [alone]) == check.detail
     wide = replace(split, low=-0.1)
     assert "flipping" not in _ratio_check("speedup", wide, 1.0, "above").detail
     settled = replace(split, values=(0.5, 0.5, 0.5, 0.4, 0.02))

@@ -302,6 +302,29 @@ def test_what_is_unknown_is_said_to_be(reported_route: Reported) -> None:
 
 
 @pytest.mark.parametrize(
+    ("drawn", "said"),
+    [(True, "is drawn together with the speed-up"), (False, "off the least saved")],
+)
+def test_why_a_saving_can_price_below_zero_is_said(
+    reported_route: Reported, *, drawn: bool, said: str
+) -> None:
+    document = copy.deepcopy(reported_route.full)
+    assert document["value"]["first_token_drawn"]
+    document["value"]["first_token_drawn"] = drawn
+    document["value"]["first_token_s"]["high"] = 0.5
+    text = shown(document)
+    assert said in text
+    assert "can still price below zero" in text
+    assert "every call is taken to gain the speed-up used" in text
+    document["value"]["first_token_s"]["high"] = 0.0
+    assert "below zero" not in shown(document)
+
+
+def test_what_weights_count_is_said_beside_them(reported_route: Reported) -> None:
+    assert "Weights count every copy that the engine holds" in shown(reported_route.full)
+
+
+@pytest.mark.parametrize(
     ("step", "sentences"),
     [
         (
@@ -322,7 +345,7 @@ def test_what_is_unknown_is_said_to_be(reported_route: Reported) -> None:
             [
                 "Enable: every mandatory gate passed",
                 "Evidence grades A: 8",
-                "Ceiling: infinitely fast decoding 1200 ms a task",
+                "Ceiling: infinitely fast decoding 1 200 ms a task",
                 "Expiry of the evidence, a new artifact or a new policy version",
                 "at the discordance seen",
             ],

@@ -61,7 +61,7 @@ def test_a_constant_is_its_price() -> None:
 
 def test_pieces_are_told_one_by_one() -> None:
     found = facts(section(**by_rule(pieces((0, 0.0), (2, 0.01)))))
-    said = "0 EUR from 0 ms, then 0.01 EUR from 2000 ms (value_of_time[0])"
+    said = "0 EUR from 0 ms, then 0.01 EUR from 2\u202f000 ms (value_of_time[0])"
     assert found["A second is worth"] == said
 
 
@@ -116,7 +116,7 @@ def test_every_input_is_shown_with_its_value_the_flip_and_its_bounds() -> None:
     shown = {row[0]: row[1:] for row in rows}
     second = ["0.01", "0.00189 (−81.1 %)", "0 or more"]
     assert shown["value_of_second, EUR per s"] == second
-    assert shown["decoding speed-up"][2] == "0.3333 to 1000"
+    assert shown["decoding speed-up"][2] == "0.3333 to 1\u202f000"
     assert shown["replica_cost_per_hour, EUR per h"][1] == "none within its bounds"
     assert shown["the policy's minimum, EUR per task"][2] == "any"
     memory = shown["draft.memory_cost_per_gib_hour, EUR per GiB h"]

@@ -66,7 +66,7 @@ def demo(home: Path, *, as_json: bool) -> None:
             row["value"] = values[row["route"].name]
             row["decision"] = walk.decision(client, row["route"])
         reports = workflow.write_reports(client, names, settings.home / "reports")
-        steps = workflow.next_steps(client, settings)
+        steps = workflow.next_steps(client, settings, rows)
     if as_json:
         decisions = [row["decision"] for row in rows]
         document = {

@@ -29,6 +29,10 @@ _WIDEST = {
     "evidence": "to 12-01",
 }
 """Columns whose cells may take several lines, with what they hold on one."""
+_CAPTION = (
+    "speed-up: time per token, ordinary ÷ speculative, at N concurrent requests: those that the value "
+    "is priced at, the worst that passed; without a value, the best measured"
+)
 _TYPICAL_S = {"equivalence": 60.0, "serving": 40.0, "outcome": 70.0}
 """What a gate of the demo takes on two idle cores: a first estimate, until one has ended here."""
 _OTHER_GATE_S = 60.0
@@ -117,7 +121,8 @@ class Screen:
         if agent is not None:
             say()
             say(f"What an agent of [bold]{agent['route']}[/bold] saw:")
-            for line in lines(agent):
+            priced = {row["route"].name: row.get("value") for row in rows}
+            for line in lines(agent, priced.get(agent["route"])):
                 say(f"  {line}")
             say(
                 "  Calls of the arm that speculated belong to no route, and reports count them so: "
@@ -153,6 +158,8 @@ def decision_table(rows: Sequence[Mapping[str, Any]], *, width: int = _LOG_WIDTH
     table = Table(
         title="Enable or bypass?",
         title_justify="left",
+        caption=_CAPTION,
+        caption_justify="left",
         expand=False,
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -184,7 +191,7 @@ def _cells(row: Mapping[str, Any], gates: Sequence[str]) -> list[str | Text]:
         *(cell(row["runs"][gate]) for gate in gates),
         Text(decision["action"], style="bold green" if decision["action"] == "enable" else ""),
         _windows(decision),
-        _speedup(row["runs"].get("serving")),
+        _speedup(row),
         _value(row),
         reason,
         _evidence(row),
@@ -218,15 +225,20 @@ def _windows(decision: Mapping[str, Any]) -> str:
     return str(decision["gamma"] or "–")
 
 
-def _speedup(run: Mapping[str, Any] | None) -> str:
-    """Show the confirmed ratio at the lowest concurrency, with its interval."""
-    regions = ((run or {}).get("result") or {}).get("summary", {}).get("regions") or []
-    measured = [r for r in regions if r.get("speedup")]
-    if not measured:
-        return "–"
-    best = max(measured, key=lambda r: r["speedup"]["low"])
-    s = best["speedup"]
-    return f"{s['ratio']:.2f}× at {best['concurrency']}\n({s['low']:.2f}–{s['high']:.2f})"
+def _speedup(row: Mapping[str, Any]) -> str:
+    """Show the ratio that the value beside it was priced with; without a value, the best measured."""
+    value = row.get("value") or {}
+    if value.get("total") is not None and value.get("speedup"):
+        s, at = value["speedup"], value["speedup"]["concurrency"]
+    else:
+        run = row["runs"].get("serving") or {}
+        regions = (run.get("result") or {}).get("summary", {}).get("regions") or []
+        known = [r for r in regions if None not in ((r.get("speedup") or {"": None}).values())]
+        if not known:
+            return "–"
+        best = max(known, key=lambda r: r["speedup"]["low"])
+        s, at = best["speedup"], best["concurrency"]
+    return f"{s['ratio']:.2f}× at {at}\n({s['low']:.2f}–{s['high']:.2f})"
 
 
 def _value(row: Mapping[str, Any]) -> str:
@@ -300,7 +312,8 @@ def _seconds_left(cells: Sequence[tuple[str, Mapping[str, Any] | None, bool]]) -
 def _budget(document: Mapping[str, Any]) -> str:
     e, s = document["equivalence"], document["serving"]
     return (
-        f"α = {e['alpha']}, up to {e['sampled']['max_tokens']} sampled tokens a setting, "
-        f"{s['confirm_blocks']} fresh block pairs at {int(100 * s['confidence'])} % (one-sided); "
+        f"α = {e['alpha']}, up to {forms.count(e['sampled']['max_tokens'])} sampled tokens a "
+        f"setting, {s['confirm_blocks']} fresh block pairs at {100 * s['confidence']:g} % "
+        "(one-sided); "
         f"speed-up must be above {s['limits']['min_speedup']:g}"
     )

@@ -28,6 +28,7 @@ _PATIENCE_S = 60.0
 _POLL_S = 1.0
 _TOKEN_TTL_S = 7 * 24 * 3600.0
 _NEXT_STEPS = "demo-next-steps"
+_DECIDED_BY_GATES = ("equivalence_failed", "serving_failed", "outcome_failed")
 
 
 def compare_arms(
@@ -121,8 +122,13 @@ def write_reports(client: httpx.Client, routes: Sequence[str], folder: Path) -> 
     return written
 
 
-def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list[str]]]:
+def next_steps(
+    client: httpx.Client, settings: Settings, rows: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, list[str]]]:
     """Commands that work as printed, against ``make serve``, with a token of a week's life.
+
+    ``rows`` are the decision table's, with their values: where no price of a second would turn any
+    decision, another first step is given.
 
     Only a token's hash is stored, so the one of an earlier demo cannot be printed again: it is
     revoked, and this one takes its place.
@@ -147,10 +153,7 @@ def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list
                 f"export GATEKEEPER_TOKEN={made['token']}",
             ],
         ),
-        (
-            f"1. What is a second worth to you? Change value_of_second in {prices}, and",
-            [f"{us} policy apply {prices.parents[1]}"],
-        ),
+        _first_step(rows, us, prices),
         (
             "2. Your own agents: a file, or two variables for their OpenTelemetry exporter",
             [
@@ -173,6 +176,36 @@ def next_steps(client: httpx.Client, settings: Settings) -> list[tuple[str, list
         ),
         ("Every figure again, from its evidence:", [f"{us} claims verify --home {settings.home}"]),
     ]
+
+
+def _first_step(rows: Sequence[Mapping[str, Any]], us: str, prices: Path) -> tuple[str, list[str]]:
+    """Another price of a second, where one turns a decision; else what does."""
+    priced = [row for row in rows if row["decision"]["reason"] not in _DECIDED_BY_GATES]
+    unknown = [row for row in priced if not (row.get("value") or {}).get("sensitivity")]
+    if unknown or any(_a_price_turns(row["value"]) for row in priced):
+        return (
+            f"1. What is a second worth to you? Change value_of_second in {prices}, and",
+            [f"{us} policy apply {prices.parents[1]}"],
+        )
+    if not priced:
+        return (
+            "1. A gate decides every route here, and no price turns that. Why, and what would change it:",
+            [f"{us} report {row['route'].name}" for row in rows],
+        )
+    never = "1. No price of a second would turn a decision here; what would is in each report:"
+    return (
+        never,
+        [f"{us} report {row['route'].name}" for row in priced],
+    )
+
+
+def _a_price_turns(value: Mapping[str, Any]) -> bool:
+    """Whether the decision turns at some price of a second."""
+    return any(
+        row["flips_at"] is not None
+        for row in value["sensitivity"]["rows"]
+        if row["input"] == "value_of_second" or row["input"].startswith("value_of_time")
+    )
 
 
 def _regions(run: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
