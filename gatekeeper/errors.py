@@ -69,12 +69,21 @@ class GatekeeperError(Exception):
 
         Values come from outside: what a terminal would obey is written as an escape.
         """
-        where = ""
-        if self.field is not None:
-            shown = "" if self.value is None else f"={_short(self.value)}"
-            where = f"{self.field}{shown}: "
+        shown = "" if self.value is None else f"={_short(self.value)}"
+        return self._line(None if self.field is None else f"{self.field}{shown}")
+
+    def about(self, subject: str) -> str:
+        """The line for a list in which ``subject`` stands already: it is not named again."""
+        return self._line(None) if self.value == subject else str(self)
+
+    def unquoted(self) -> str:
+        """The line without the value, of which only the kind is told: it may be a prompt."""
+        kind = "" if self.value is None else f" ({_kind(self.value)})"
+        return self._line(None if self.field is None else f"{self.field}{kind}")
+
+    def _line(self, where: str | None) -> str:
         cure = f"; {self.remedy}" if self.remedy else ""
-        return printable(f"{where}{self.message}{cure}")
+        return printable(f"{'' if where is None else f'{where}: '}{self.message}{cure}")
 
 
 class InputError(GatekeeperError):
@@ -176,6 +185,21 @@ def printable(text: str) -> str:
     """Return foreign text as one line in which a terminal finds nothing to obey."""
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+_ABSENT = "absent"
+"""What readers give as the value of a field that is not there."""
+
+
+def _kind(value: object) -> str:
+    """What a value is, and nothing of what it says."""
+    if isinstance(value, str):
+        return _ABSENT if value == _ABSENT else f"text of {len(value)} characters"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float)):
+        return "a number"
+    return {dict: "an object", list: "a list"}.get(type(value), "of another kind")
 
 
 def _short(value: object, limit: int = 120) -> str:

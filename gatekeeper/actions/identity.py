@@ -25,6 +25,7 @@ __all__ = [
     "create_token",
     "list_tokens",
     "new_id",
+    "remedy",
     "require",
     "revoke_token",
 ]
@@ -74,8 +75,17 @@ def require(actor: Actor, permission: str) -> None:
             "may not do this",
             field="role",
             value=actor.role,
-            remedy=f"use a token of role {enough}",
+            remedy=f"use a token of role {enough}: {_command(permission)}",
         )
+
+
+def remedy(permission: str) -> str:
+    """How to get a token for what needs ``permission``: each is the name of the least role, too."""
+    return f"create one on the server's machine: {_command(permission)}"
+
+
+def _command(role: str) -> str:
+    return f"gatekeeper token create --role {role} --home HOME"
 
 
 def _sha256(secret: str) -> str:
@@ -120,8 +130,8 @@ def create_token(
     return stored, secret
 
 
-def authenticate(db: Database, secret: str) -> Actor:
-    """Whose token this is.
+def authenticate(db: Database, secret: str, *, permission: str = "admin") -> Actor:
+    """Whose token this is; ``permission`` is what a new one should have where it is none.
 
     Raises:
         Unauthorized: it is unknown, expired or revoked.
@@ -132,7 +142,7 @@ def authenticate(db: Database, secret: str) -> Actor:
         raise Unauthorized(
             "is unknown, expired or revoked",
             field="Authorization",
-            remedy="create one with gatekeeper token create on the server's machine",
+            remedy=remedy(permission),
         )
     return Actor(f"{record.name} ({record.id})", record.role)
 

@@ -163,6 +163,10 @@ def ingest_otlp(intake: Intake, body: bytes, *, as_json: bool) -> Received:
 def _json(body: bytes) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise TraceError(
+            f"is not UTF-8 at byte {error.start}", field="body", remedy="send OTLP JSON in UTF-8"
+        ) from error
     except ValueError as error:
         raise TraceError(f"is not JSON ({error})", field="body", remedy="send OTLP JSON") from error
 
@@ -208,7 +212,7 @@ def _store(
         try:
             text = to_text(intake.redactor(span, redacted))
         except TraceError as error:
-            reasons.append(str(error))
+            reasons.append(error.unquoted())
         else:
             task = names.get(span.trace_id) or names.setdefault(
                 span.trace_id, _task_id(span.trace_id)

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.exceptions import HTTPException
 
 from gatekeeper.core.span_documents import clean
-from gatekeeper.errors import Conflict, GatekeeperError, Unauthorized, Unavailable
+from gatekeeper.errors import Conflict, GatekeeperError, TraceError, Unauthorized, Unavailable
 
 __all__ = ["JSON", "PROTOBUF", "OtlpRoute", "accepted", "encoding_of", "failure"]
 
@@ -116,4 +116,6 @@ def _failed(error: GatekeeperError, media_type: str, *, retry_after_s: int) -> R
         headers["WWW-Authenticate"] = "Bearer"
     if error.field == "Content-Encoding":
         status = 415
-    return failure(status, str(error), media_type, headers)
+    # exporters log what they are answered, and a body may hold prompts
+    said = error.unquoted() if isinstance(error, TraceError) else str(error)
+    return failure(status, said, media_type, headers)

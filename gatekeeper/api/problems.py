@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gatekeeper.core.documents import check_json
-from gatekeeper.errors import GatekeeperError, Unauthorized, Unavailable
+from gatekeeper.errors import GatekeeperError, TraceError, Unauthorized, Unavailable
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -105,7 +105,7 @@ async def _on_gatekeeper_error(request: Request, error: Exception) -> JSONRespon
         error.title,
         error.message,
         field=error.field,
-        value=error.value,
+        value=None if isinstance(error, TraceError) else error.value,  # may be a prompt
         remedy=error.remedy,
         headers=headers,
     )

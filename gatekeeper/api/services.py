@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from gatekeeper.actions.identity import Actor, authenticate, require
+from gatekeeper.actions.identity import Actor, authenticate, remedy, require
 from gatekeeper.actions.ingest import Intake
 from gatekeeper.actions.ingest_settings import IngestSettings
 from gatekeeper.actions.reconcile import Reconciler
@@ -76,9 +76,9 @@ def _role(permission: str) -> Callable[..., Actor]:
             raise Unauthorized(
                 "is not Bearer, a space and a token" if given else "is missing",
                 field="Authorization",
-                remedy="send Authorization: Bearer TOKEN (gatekeeper token create)",
+                remedy=f"send Authorization: Bearer TOKEN; {remedy(permission)}",
             )
-        actor = authenticate(services.db, credentials.credentials)
+        actor = authenticate(services.db, credentials.credentials, permission=permission)
         require(actor, permission)
         return actor
 

@@ -62,7 +62,10 @@ def _run(home: Path | None, url: str | None, *, as_json: bool, verifying: bool) 
     elif verifying:
         for row in wrong:
             click.echo(row["reason"])
-        click.echo(f"{len(rows) - len(wrong)} of {len(rows)} figures agree with their evidence")
+        from gatekeeper.reports.number_forms import count
+
+        agreeing, every = count(len(rows) - len(wrong)), count(len(rows))
+        click.echo(f"{agreeing} of {every} figures agree with their evidence")
     else:
         columns = {n: n for n in ("id", "equation", "value", "recomputed", "unit", "status")}
         print_table(rows, columns, "the ledger is empty")

@@ -57,7 +57,7 @@ def restored(home: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_document({"epoch": version.epoch, "counter": version.counter})
     else:
-        click.echo(f"epoch {version.epoch} begins")
+        click.echo("a new epoch begins: clients drop the decisions of the one before")
 
 
 @db.command()
@@ -85,4 +85,7 @@ def prune(age_s: float, home: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_document({"tasks": removed.tasks, "spans": removed.spans, "before": removed.before})
     else:
-        click.echo(f"removed {removed.spans} spans of {removed.tasks} tasks, whose figures stay")
+        from gatekeeper.reports.number_forms import count
+
+        spans, tasks = count(removed.spans), count(removed.tasks)
+        click.echo(f"removed {spans} spans of {tasks} tasks, whose figures stay")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document
 from gatekeeper.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["decide"]
 
@@ -21,14 +25,35 @@ def decide(route: str, *, as_json: bool) -> None:
     Exit status 0 for enable, 1 for bypass.
     """
     from gatekeeper.cli.http import client, segment
+    from gatekeeper.cli.next_steps import next_steps
 
     with client() as http:
         lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
+        steps = [] if as_json else next_steps(http, lease)
     if as_json:
         print_document(lease)
     else:
         window = f", gamma {lease['gamma']}" if lease["gamma"] else ""
         click.echo(f"{route}: {lease['action']}{window} ({lease['reason']})")
         click.echo(printable(lease["explanation"]))
+        for line in (_standing(lease), *steps):
+            click.echo(line)
     if lease["action"] != "enable":
         sys.exit(1)
+
+
+def _standing(lease: Mapping[str, Any]) -> str:
+    """Since when it is decided so, and how long that stands; what rests on nothing expires never."""
+    from gatekeeper.reports.number_forms import count
+    from gatekeeper.reports.route_report_gates import moment
+
+    expires = lease["evidence_expires_at"]
+    until = (
+        "no evidence to expire: bypass stands until gates pass"
+        if expires is None
+        else f"its evidence expires at {moment(expires)}"
+    )
+    _, number = lease["version"]
+    return (
+        f"decided at {moment(lease['decided_at'])}, the server's decision {count(number)}; {until}"
+    )

@@ -96,24 +96,29 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _text(answer: Mapping[str, Any]) -> str:
+    from gatekeeper.reports.number_forms import count, digits, fixed
+
     strict, trace = answer["strict"], answer["trace"]
     decided = answer["tokens_to_decision"]
-    after = f", decided after {decided}" if decided is not None else ""
+    after = f", decided after {count(decided)}" if decided is not None else ""
     lines = [
-        f"{answer['outcome']}: {answer['tokens']} tokens{after}",
-        f"strict: largest E = 10^{strict['log10_e']:.2f}, limit {1 / strict['alpha']:g}",
+        f"{answer['outcome']}: {count(answer['tokens'])} tokens{after}",
+        f"strict: largest E = 10^{fixed(strict['log10_e'], 2)}, limit {count(1 / strict['alpha'])}",
         f"strongest alternative: {strict['worst_family']}",
     ]
     lines += [
-        f"tolerance {row['tolerance']:g}: {row['outcome']:<12} {row['deviation']:+.4f} in "
-        f"[{row['low']:+.4f}, {row['high']:+.4f}]  {row['feature']} ({row['stratum']}, n={row['n']})"
+        f"tolerance {digits(row['tolerance'])}: {row['outcome']:<12} "
+        f"{fixed(row['deviation'], 4, signed=True)} in [{fixed(row['low'], 4, signed=True)}, "
+        f"{fixed(row['high'], 4, signed=True)}]  {row['feature']} ({row['stratum']}, "
+        f"n={count(row['n'])})"
         for row in answer["tolerance"]
     ]
     if trace["available"]:
         worst = max(trace["log10_e"].items(), key=lambda item: item[1])
         lines.append(
-            f"trace (diagnostic only): {trace['impossible_corrections']} impossible corrections of "
-            f"{trace['corrections']}; strongest law broken: {worst[0]}, E = 10^{worst[1]:.2f}"
+            f"trace (diagnostic only): {count(trace['impossible_corrections'])} impossible "
+            f"corrections of {count(trace['corrections'])}; strongest law broken: {worst[0]}, "
+            f"E = 10^{fixed(worst[1], 2)}"
         )
     else:
         lines.append(f"trace (diagnostic only): not available, {trace['reason']}")

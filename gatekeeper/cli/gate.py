@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.cli.waiting import waiting
 
 if TYPE_CHECKING:
     import httpx
@@ -20,6 +21,9 @@ __all__ = ["gate"]
 _POLL_S = 0.5
 _TELL_S = 10.0
 """A line at least so often: whoever waits sees that something moves, or what does not."""
+_WHOLE = 1000
+"""From here on three digits are whole numbers."""
+
 _RUNS = "/v1/gate-runs"
 _GATES = ("equivalence", "serving", "outcome")
 _OVER = ("finished", "failed", "cancelled")
@@ -87,30 +91,33 @@ def run(
     if html is not None and not wait:
         raise click.UsageError("--html needs --wait: a report is of what was measured.")
     route, name = _route_and_gate(route, name, route_option)
-    pair = running_pair(
-        baseline_url,
-        candidate_url,
-        model=model,
-        gamma=gamma,
-        target=target,
-        policy=policy,
-        slice_name=slice_name,
-    )
+    engine = "the engine that reads the target's files" if target else "the servers' engine"
+    with waiting(f"{engine} to load", quiet=as_json or baseline_url is None):
+        pair = running_pair(
+            baseline_url,
+            candidate_url,
+            model=model,
+            gamma=gamma,
+            target=target,
+            policy=policy,
+            slice_name=slice_name,
+        )
     if pair is not None and planned:
-        _show_plans(plans_of_pair(pair, route, [name] if name else []), name, as_json=as_json)
+        with waiting("the plan", quiet=as_json):
+            plans = plans_of_pair(pair, route, [name] if name else [])
+        _show_plans(plans, name, as_json=as_json)
         return
     parameters = {} if seed is None else {"seed": seed}
     with client() as http:
-        if pair is not None:
-            register(http, pair, route)
-        gates = [name] if name else _demanded(http, route, on_servers=pair is not None)
+        with waiting(f"the server at {_server(http)} to look up {route}", quiet=as_json):
+            if pair is not None:
+                register(http, pair, route)
+            gates = [name] if name else _demanded(http, route, on_servers=pair is not None)
         bodies = [
             {"route": route, "gate": gate, "parameters": parameters, "priority": priority}
             for gate in gates
         ]
-        plans = [
-            http.post("/v1/gate-runs", params={"plan": "true"}, json=body).json() for body in bodies
-        ]
+        plans = [_plan(http, body, quiet=as_json) for body in bodies]
         if planned:
             _show_plans(plans, name, as_json=as_json)
             return
@@ -129,6 +136,21 @@ def run(
         _show_runs(views, decision, followed=wait)
     if wait and any(view["outcome"] != "PASS" for view in views):
         sys.exit(1)
+
+
+def _server(http: httpx.Client) -> str:
+    return str(http.base_url).rstrip("/")
+
+
+def _plan(http: httpx.Client, body: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Ask for a plan: the server loads workload and statistics first, which may take a while."""
+    from gatekeeper.cli.http import TIMEOUT_S
+
+    what = f"the server at {_server(http)} to plan {body['gate']}"
+    with waiting(what, quiet=quiet, most_s=TIMEOUT_S):
+        answer = http.post("/v1/gate-runs", params={"plan": "true"}, json=body)
+    plan: dict[str, Any] = answer.json()
+    return plan
 
 
 def _queue(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
@@ -167,14 +189,17 @@ def _route_and_gate(
 
 
 def _decision(http: httpx.Client, route: str) -> str:
-    """One line on what the route does now, and where the whole report is."""
+    """What the route does now, what would change that, and where the whole report is."""
     from gatekeeper.cli.http import segment
+    from gatekeeper.cli.next_steps import next_steps
 
     lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
-    return (
-        f"{route}: {lease['action']} ({lease['reason']}): {lease['explanation']}\n"
-        f"the whole report: gatekeeper report {route}"
+    lines = (
+        f"{route}: {lease['action']} ({lease['reason']}): {lease['explanation']}",
+        *next_steps(http, lease),
+        f"the whole report: gatekeeper report {route}",
     )
+    return "\n".join(lines)
 
 
 def _show_plans(plans: list[dict[str, Any]], name: str | None, *, as_json: bool) -> None:
@@ -199,7 +224,7 @@ def _demanded(http: httpx.Client, route: str, *, on_servers: bool) -> list[str]:
 
 
 def _print_plan(plan: dict[str, Any]) -> None:
-    minutes = "unknown" if plan.get("minutes") is None else f"{plan['minutes']:.1f}"
+    minutes = "unknown" if plan.get("minutes") is None else _said(float(plan["minutes"]))
     click.echo(f"plan: {plan['gate']} of {plan['route']}, policy {plan['policy']}")
     click.echo(f"  minutes: {minutes} (speeds {plan['rates']})")
     skip = {"gate", "route", "policy", "minutes", "rates", "artifact"}
@@ -209,12 +234,14 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 
 def _said(value: object) -> str:
-    """Say a figure with three digits, and alternatives as what each holds for."""
-    from gatekeeper.reports.number_forms import digits
+    """Say a figure with three digits, a number of things whole, alternatives as what each holds for."""
+    from gatekeeper.reports.number_forms import count, digits
 
     if isinstance(value, dict):
         return ", ".join(f"{_said(item)} at {name}" for name, item in value.items())
-    return digits(value, 3) if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return count(value) if isinstance(value, int) or abs(value) >= _WHOLE else digits(value, 3)
 
 
 def _follow(http: httpx.Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
@@ -236,11 +263,12 @@ def _follow(http: httpx.Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
 def _waits(http: httpx.Client, view: dict[str, Any]) -> str:
     """Where a pending run stands in the queue, and whether any worker is at work."""
     from gatekeeper.cli.http import pages
+    from gatekeeper.reports.number_forms import count
 
     place = (-view["priority"], view["id"])
     ahead = sum((-r["priority"], r["id"]) < place for r in pages(http, _RUNS, state="pending"))
     busy = [run["id"] for run in pages(http, _RUNS, state="running")]
-    queue = f"pending, {ahead} in the queue before it"
+    queue = f"pending, {count(ahead)} in the queue before it"
     if busy:
         return f"{queue}; workers are at {', '.join(busy)}"
     return f"{queue}; no worker has taken a run. It waits for {view['waiting_for']}"
@@ -256,6 +284,9 @@ def _status(view: dict[str, Any]) -> str:
 
 
 def _print_run(view: dict[str, Any]) -> None:
+    from gatekeeper.cli.next_steps import open_texts
+    from gatekeeper.reports.number_forms import count
+
     click.echo(f"run {view['id']}: {view['gate']} of {view['route']} {view['state']}")
     if view["error"]:
         click.echo(f"  {view['error']}")
@@ -266,10 +297,13 @@ def _print_run(view: dict[str, Any]) -> None:
             click.echo(f"  {part['outcome']:<12} {part['name']}: {part['detail']}")
         scoring = result["summary"].get("scoring")
         if scoring:
-            tokens = "unknown" if scoring["tokens"] is None else f"{scoring['tokens']:.0f}"
+            tokens = "unknown" if scoring["tokens"] is None else count(scoring["tokens"])
             click.echo(f"  judged by: {scoring['rule']}, {tokens} sampled tokens; {scoring['why']}")
         if result["still_needed"]:
             click.echo(f"  still needed: {result['still_needed']}")
+        more = open_texts(view)
+        if more is not None:
+            click.echo(f"  {more}")
         _print_cost(result["summary"].get("cost") or {})
 
 

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 import httpx
 
 from gatekeeper.config import Settings
+from gatekeeper.core.addresses import why_silent
 from gatekeeper.errors import GatekeeperError, InputError, NotFound, Unauthorized, Unavailable
 
-__all__ = ["client", "pages", "segment"]
+__all__ = ["TIMEOUT_S", "client", "home_typed", "pages", "segment"]
+
+TIMEOUT_S = 60.0
+"""How long a command waits for an answer where it says nothing else."""
 
 _SERVER_ERROR = 500
 
 
 class _Transport(httpx.HTTPTransport):
-    """Says what to do when nobody answers."""
+    """Says what to do when nobody answers; ``home`` is the one to serve, as it is typed."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__()
+        self._home = home
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
             return super().handle_request(request)
         except httpx.TransportError as error:
-            raise Unavailable(
-                f"does not answer ({error or type(error).__name__})",
-                field="url",
-                value=f"{request.url.scheme}://{request.url.netloc.decode()}",
-                remedy="start gatekeeper serve, or set GATEKEEPER_URL",
-            ) from error
+            raise self._silent(error, request.url) from error
+
+    def _silent(self, error: httpx.TransportError, url: httpx.URL) -> Unavailable:
+        if isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout)):
+            message = f"the server there did not answer in time ({why_silent(error)})"
+            remedy = "it is busy: look at its log, and try again"
+        else:
+            message = f"no server answers ({why_silent(error)})"
+            remedy = f"start it with gatekeeper serve --home {self._home}, or set GATEKEEPER_URL"
+        where = f"{url.scheme}://{url.netloc.decode()}"
+        return Unavailable(message, field="url", value=where, remedy=remedy)
 
 
-def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> httpx.Client:
+def client(settings: Settings | None = None, *, timeout_s: float = TIMEOUT_S) -> httpx.Client:
     """Open a client of ``GATEKEEPER_URL`` with ``GATEKEEPER_TOKEN``; the caller closes it.
 
     Every answer that is not a success raises the error of its problem.
@@ -44,7 +58,8 @@ def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> http
         raise Unauthorized(
             "is not set",
             field="GATEKEEPER_TOKEN",
-            remedy="create one with gatekeeper token create on the server's machine",
+            remedy="create one on the server's machine: gatekeeper token create --role admin "
+            f"--home {home_typed(settings)}",
         )
     if not settings.token.isascii() or not settings.token.isprintable():
         raise Unauthorized(
@@ -56,9 +71,14 @@ def client(settings: Settings | None = None, *, timeout_s: float = 60.0) -> http
         base_url=_address(settings.server_url),
         headers={"Authorization": f"Bearer {settings.token}"},
         timeout=timeout_s,
-        transport=_Transport(),
+        transport=_Transport(home_typed(settings)),
         event_hooks={"response": [_check]},
     )
+
+
+def home_typed(settings: Settings) -> str:
+    """The home as it is typed after ``--home``; HOME where nobody has chosen one."""
+    return shlex.quote(str(settings.home)) if settings.home_given else "HOME"
 
 
 def _address(url: str) -> httpx.URL:

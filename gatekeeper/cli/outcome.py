@@ -141,9 +141,14 @@ def _value(name: str, text: str, row: int) -> str | int | float:
 
 
 def _text(answer: Mapping[str, Any]) -> str:
+    from gatekeeper.reports.number_forms import count
+
     needed = answer["pairs_needed"]
-    lines = [f"{answer['outcome']}: {answer['n']} pairs, b={answer['b']}, c={answer['c']}"]
+    n, b, c = (count(answer[name]) for name in "nbc")
+    lines = [f"{answer['outcome']}: {n} pairs, b={b}, c={c}"]
     lines += [f"{p['outcome']:<12} {p['name']}: {p['detail']}" for p in answer["parts"]]
     if needed is not None:
-        lines.append(f"equal arms pass with about {needed} pairs at this margin and discordance")
+        lines.append(
+            f"equal arms pass with about {count(needed)} pairs at this margin and discordance"
+        )
     return "\n".join(lines)

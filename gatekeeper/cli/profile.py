@@ -167,7 +167,7 @@ def _profiles(
         try:
             made = [(file, profile_task(trace, what_if=asked, rates=rates)) for trace in traces]
         except TraceError as error:
-            refused.append((file, str(error)))
+            refused.append((file, error.about(file)))
         else:
             profiles += made
     return profiles
@@ -239,15 +239,11 @@ def _load(
         try:
             loaded.append((str(path), read_traces(path.read_bytes(), formats)))
         except OSError as error:
-            problem = TraceError(
-                (error.strerror or str(error)).lower(),
-                field="file",
-                value=str(path),
-                remedy="name readable trace files, such as traces/*.json",
-            )
-            refused.append((str(path), str(problem)))
+            from gatekeeper.cli.show import unreadable
+
+            refused.append((str(path), unreadable(path, error).about(str(path))))
         except TraceError as error:
-            refused.append((str(path), str(error)))
+            refused.append((str(path), error.about(str(path))))
     return loaded, refused
 
 
@@ -329,6 +325,5 @@ def _print_refused(refused: Iterable[tuple[str, str]]) -> None:
 
     errors = Console(stderr=True, highlight=False)
     for file, reason in refused:
-        reason = reason.removeprefix(f"file={printable(file)}: ")  # noqa: PLW2901 - named already
         said = Text.assemble((f"refused {printable(file)}", "bold red"), f": {printable(reason)}")
         errors.print(said, soft_wrap=True)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document, print_table, read_document
-from gatekeeper.errors import InputError, TraceError
+from gatekeeper.cli.show import (
+    as_json_option,
+    print_document,
+    print_table,
+    read_document,
+    unreadable,
+)
+from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
     from gatekeeper.core.traces import Trace
@@ -131,7 +137,11 @@ def test(file: Path, *, as_json: bool) -> None:
         columns = {"span": "span", "route": "route", "why": "why"}
         print_table(rows, columns, f"{file} holds no model call")
         if unmatched:
-            click.echo(f"{unmatched} of {len(rows)} calls belong to no route: never priced")
+            from gatekeeper.reports.number_forms import count
+
+            click.echo(
+                f"{count(unmatched)} of {count(len(rows))} calls belong to no route: never priced"
+            )
 
 
 def _traces(file: Path) -> tuple[Trace, ...]:
@@ -141,10 +151,5 @@ def _traces(file: Path) -> tuple[Trace, ...]:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise TraceError(
-            (error.strerror or str(error)).lower(),
-            field="file",
-            value=str(file),
-            remedy="name a readable trace file",
-        ) from error
+        raise unreadable(file, error) from error
     return read_traces(data, list(plugins.load_all("gatekeeper.traces").values()))

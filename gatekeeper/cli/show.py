@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gatekeeper.core.yaml_documents import from_yaml
-from gatekeeper.errors import InputError, printable
+from gatekeeper.errors import InputError, TraceError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ __all__ = [
     "print_document",
     "print_table",
     "read_document",
+    "unreadable",
 ]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -86,9 +87,28 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], e
 
 
 def _cell(value: object) -> str:
+    from gatekeeper.reports.number_forms import count
+
     if value is None:
         return "-"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return count(value)
+    if isinstance(value, float):
+        return repr(value).replace(
+            "-", "\N{MINUS SIGN}"
+        )  # every digit: it is compared with another
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def unreadable(path: Path, error: OSError) -> TraceError:
+    """The error of a trace file that cannot be read; of a folder its files are asked for."""
+    names = path / "*.json" if path.is_dir() else "traces/*.json"
+    return TraceError(
+        (error.strerror or str(error)).lower(),
+        field="file",
+        value=str(path),
+        remedy=f"name readable trace files, such as {names}",
+    )
 
 
 def read_document(path: Path) -> dict[str, Any]:

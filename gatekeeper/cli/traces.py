@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document, print_table
-from gatekeeper.errors import GatekeeperError, InputError, TraceError
+from gatekeeper.cli.show import as_json_option, print_document, print_table, unreadable
+from gatekeeper.errors import GatekeeperError, InputError
 
 __all__ = ["traces"]
 
@@ -39,7 +39,7 @@ def import_(files: tuple[Path, ...], *, as_json: bool) -> None:
                 headers = {"Content-Encoding": "gzip", "Content-Type": "application/octet-stream"}
                 answer = http.post("/v1/traces/import", content=packed, headers=headers).json()
             except InputError as error:
-                refused.append({"file": str(file), "reason": str(error)})
+                refused.append({"file": str(file), "reason": error.about(str(file))})
             else:
                 done.append({"file": str(file), **answer})
     if as_json:
@@ -74,12 +74,7 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise TraceError(
-            (error.strerror or str(error)).lower(),
-            field="file",
-            value=str(file),
-            remedy="name readable trace files, such as traces/*.json",
-        ) from error
+        raise unreadable(file, error) from error
 
 
 @traces.command("list")
@@ -112,8 +107,14 @@ def list_(route: str | None, state: str | None, *, as_json: bool) -> None:
     ]
     print_table(rows, columns, "no tasks; send spans to /v1/traces, or gatekeeper traces import")
     if unmatched:
-        click.echo(f"{unmatched} model calls belong to no route and are not priced", err=True)
+        from gatekeeper.reports.number_forms import count
+
+        click.echo(
+            f"{count(unmatched)} model calls belong to no route and are not priced", err=True
+        )
 
 
 def _wall(task: dict[str, Any]) -> str | None:
-    return None if task["wall_s"] is None else f"{task['wall_s']:.3f} s"
+    from gatekeeper.reports.number_forms import duration
+
+    return None if task["wall_s"] is None else duration(task["wall_s"])

@@ -211,25 +211,32 @@ def _text(document: Mapping[str, Any], found: AbandonmentFit) -> str:
     """The rule as YAML, after what it rests on as comments: ready for an economics document."""
     import yaml
 
+    from gatekeeper.reports.number_forms import count, digits, fixed, share
+
     (low, high), (flat, steep) = (document["intervals"][n] for n in ("log_odds", "slope"))
     unit = "logarithm of a second" if found.time == "log_seconds" else "second"
     estimates = (
-        f"Log odds at {found.at_s:.4g} s: {found.log_odds:.4g} [{low:.4g}, {high:.4g}], slope "
-        f"{found.slope:.4g} [{flat:.4g}, {steep:.4g}] per {unit}: {document['confidence']:.0%}, "
-        f"{found.replicates} bootstrap samples of sessions."
+        f"Log odds at {digits(found.at_s)} s: {digits(found.log_odds)} [{digits(low)}, "
+        f"{digits(high)}], slope {digits(found.slope)} [{digits(flat)}, {digits(steep)}] per "
+        f"{unit}: {share(document['confidence'])}, {count(found.replicates)} bootstrap samples of "
+        "sessions."
+    )
+    abandoned = (
+        f"{count(found.abandoned)} of {count(found.tasks)} tasks of {count(found.sessions)} "
+        "sessions were abandoned."
     )
     lines = [
-        f"{found.abandoned} of {found.tasks} tasks of {found.sessions} sessions were abandoned.",
+        abandoned,
         estimates,
         f"{'seconds':>19} {'tasks':>7} {'abandoned':>9} {'fitted':>8}",
     ]
     lines += [
-        f"{band['from_s']:>8.4g} to {band['to_s']:>7.4g} {band['tasks']:>7} "
-        f"{band['observed']:>9.1%} {band['fitted']:>8.1%}"
+        f"{digits(band['from_s']):>8} to {digits(band['to_s']):>7} {count(band['tasks']):>7} "
+        f"{share(band['observed']):>9} {share(band['fitted']):>8}"
         for band in document["bands"]
     ]
     known = {k: v for k, v in document["log_likelihood"].items() if v is not None}
-    likelihoods = ", ".join(f"{time} {value:.1f}" for time, value in known.items())
+    likelihoods = ", ".join(f"{time} {fixed(value, 1)}" for time, value in known.items())
     lines.append(
         f"Log likelihood by --time, the greater describes the tasks better: {likelihoods}."
     )

@@ -67,7 +67,8 @@ def worker(
         raise Unauthorized(
             "is not set",
             field="GATEKEEPER_TOKEN",
-            remedy="create one with: gatekeeper token create --role worker",
+            remedy="create one on the server's machine: gatekeeper token create --role worker "
+            "--home HOME",
         )
     say = _say_json if as_json else _say
     lost: Callable[[str], None] = lambda reason: end_now(reason, say=say)  # noqa: E731 - typed

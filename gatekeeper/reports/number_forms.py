@@ -14,6 +14,7 @@ __all__ = [
     "count",
     "digits",
     "duration",
+    "fixed",
     "money",
     "per_second",
     "plain",
@@ -63,6 +64,11 @@ def count(value: float) -> str:
 def ratio(value: float) -> str:
     """Factor."""
     return f"{value:.2f}×"
+
+
+def fixed(value: float, decimals: int, *, signed: bool = False) -> str:
+    """So many decimals, as figures that stand below one another need them."""
+    return _minus(f"{value:{'+' if signed else ''}.{decimals}f}")
 
 
 def share(value: float) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from gatekeeper.core.addresses import why_silent
 from gatekeeper.core.verdicts import to_json
 from gatekeeper.errors import (
     Conflict,
@@ -167,10 +168,10 @@ class WorkerApi:
             response = self._client.request(method, path, **options)
         except httpx.TransportError as error:
             raise Unavailable(
-                f"does not answer: {error or type(error).__name__}",
+                f"no server answers ({why_silent(error)})",
                 field="url",
                 value=str(self._client.base_url),
-                remedy="start gatekeeper serve, or set GATEKEEPER_URL",
+                remedy="start it with gatekeeper serve --home HOME, or set GATEKEEPER_URL",
             ) from error
         if response.is_success:
             return response

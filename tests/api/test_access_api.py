@@ -155,3 +155,28 @@ def test_a_defect_is_logged_without_local_variables(
     assert answer.status_code == 500
     assert "LookupError" in logged.out + logged.err
     assert "gk_never" not in logged.out + logged.err
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/v1/routes", "reader"),
+        ("POST", "/v1/traces/import", "ingester"),
+        ("POST", "/v1/runs/claim", "worker"),
+        ("POST", "/v1/gate-runs", "operator"),
+        ("GET", "/v1/tokens", "admin"),
+    ],
+)
+def test_a_refused_token_is_answered_with_the_command_for_one_that_will_do(
+    api: Api, method: str, path: str, role: str
+) -> None:
+    command = f"gatekeeper token create --role {role} --home HOME"
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        answer = api.anonymous.request(method, path, headers=headers)
+        assert answer.status_code == 401
+        assert command in answer.json()["remedy"]
+    for have, may in ROLES.items():
+        if role not in may:
+            answer = api.clients[have].request(method, path, json={})
+            assert answer.status_code == 403
+            assert command in answer.json()["remedy"]

@@ -330,3 +330,64 @@ def test_a_body_of_very_many_gzip_members_is_refused() -> None:
     assert len(ingest.unpacked(members, "gzip")) == 2048
     with pytest.raises(TooLarge, match="members"):
         ingest.unpacked(members + gzip.compress(b""), "gzip")
+
+
+CANARY = "my neighbour's medical record"
+_NESTED = {"resourceSpans": [{"scopeSpans": [{"spans": [CANARY]}]}]}
+_LEAKS: tuple[object, ...] = (
+    CANARY,
+    [{"prompt": CANARY}],
+    {"resourceSpans": CANARY},
+    {"resourceSpans": [CANARY]},
+    {"resourceSpans": [{"resource": CANARY}]},
+    {"resourceSpans": [{"resource": {"attributes": CANARY}}]},
+    {"resourceSpans": [{"scopeSpans": CANARY}]},
+    _NESTED,
+    *(
+        request(a_span(1, **{field: CANARY}))
+        for field in (
+            *("traceId", "spanId", "parentSpanId", "startTimeUnixNano", "endTimeUnixNano"),
+            *("attributes", "events", "links"),
+        )
+    ),
+    request(a_span(1, attributes=[{"key": CANARY, "value": {"intValue": CANARY}}])),
+    request(a_span(1, events=[{"name": CANARY, "timeUnixNano": CANARY}])),
+    request(a_span(1, links=[{"traceId": CANARY}])),
+)
+
+
+@pytest.mark.parametrize("sent", _LEAKS, ids=range(len(_LEAKS)))
+@pytest.mark.parametrize("beside", [False, True])
+def test_no_refusal_repeats_what_was_sent(api: Api, sent: Any, beside: bool) -> None:  # noqa: FBT001 - a parameter
+    """Exporters log the answer, and a body may hold prompts."""
+    if beside and isinstance(sent, dict) and sent is not _NESTED:
+        sent = {"resourceSpans": [*request(a_span(9))["resourceSpans"], *_listed(sent)]}
+    answer = post(api, json.dumps(sent).encode(), "application/json")
+    assert answer.status_code in {200, 400}
+    said = answer.json()
+    message = said.get("message") or said["partialSuccess"]["errorMessage"]
+    assert "neighbour" not in answer.text
+    assert "resourceSpans" in message or "body" in message
+    assert ";" in message  # what to do about it
+
+
+def _listed(sent: dict[str, Any]) -> list[Any]:
+    groups = sent["resourceSpans"]
+    return groups if isinstance(groups, list) else [groups]
+
+
+@pytest.mark.parametrize("ending", [b"\xff", b"x", b""])
+def test_text_that_is_no_json_is_not_repeated(api: Api, ending: bytes) -> None:
+    answer = post(api, b'{"a": "' + CANARY.encode() + ending, "application/json")
+    assert answer.status_code == 400
+    assert "neighbour" not in answer.text
+    assert "0xff" not in answer.text
+    assert "body: is not" in answer.json()["message"]
+
+
+def test_an_import_does_not_repeat_it_either(api: Api) -> None:
+    body = json.dumps(request(a_span(1, traceId=CANARY))).encode()
+    answer = api.clients["ingester"].post("/v1/traces/import", content=body)
+    assert answer.status_code == 400
+    assert "neighbour" not in answer.text
+    assert answer.json()["field"].endswith("traceId")

@@ -269,3 +269,35 @@ def test_db_prune_says_what_it_removed_and_refuses_what_is_no_age(
         refused = gatekeeper("db", "prune", "--spans-older-than", age, "--home", home)
         assert refused.status == 2
         assert "30d" in refused.err
+
+
+def test_nobody_there_is_said_in_words(gatekeeper: Run, tmp_path: Path) -> None:
+    nobody = gatekeeper("policy", "list", URL="http://127.0.0.1:9", TOKEN="x")
+    assert "url=http://127.0.0.1:9: no server answers (connection refused)" in nobody.err
+    assert "gatekeeper serve --home HOME, or set GATEKEEPER_URL" in nobody.err
+    assert "Errno" not in nobody.err
+    home = tmp_path / "my home"
+    known = gatekeeper("policy", "list", URL="http://127.0.0.1:9", TOKEN="x", HOME=home)
+    assert f"gatekeeper serve --home '{home}'" in known.err
+    no_token = gatekeeper("policy", "list", HOME=home)
+    assert f"gatekeeper token create --role admin --home '{home}'" in no_token.err
+
+
+def test_a_decision_is_said_in_words(routed: Run) -> None:
+    done = routed("decide", "prose")
+    assert done.status == 1
+    lease = routed("decide", "prose", "--json").json
+    assert lease["evidence_expires_at"] is None
+    epoch, counter = lease["version"]
+    assert "null" not in done.out
+    assert "None" not in done.out
+    assert str(epoch) not in done.out
+    assert f"decision {counter}; no evidence to expire" in done.out
+    for gate in ("equivalence", "serving", "outcome"):
+        assert f"gatekeeper gate run prose {gate} --wait" in done.out
+
+
+def test_a_new_epoch_is_no_clock_number(gatekeeper: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert gatekeeper("db", "upgrade", "--home", home).status == 0
+    assert not any(c.isdigit() for c in gatekeeper("db", "restored", "--home", home).out)

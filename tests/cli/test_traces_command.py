@@ -53,3 +53,17 @@ def test_contradicting_spans_end_with_status_one(as_admin: Run, tmp_path: Path) 
     done = as_admin("traces", "import", changed)
     assert done.status == 1
     assert "stored already" in done.err
+
+
+@pytest.mark.parametrize("command", [("traces", "import"), ("profile",)])
+def test_a_refused_file_is_named_once(
+    as_admin: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    folder = tmp_path / ("docs" * 40)  # longer than the value of an error is shown
+    folder.mkdir()
+    done = as_admin(*command, folder)
+    assert done.status != 0
+    (line,) = done.err.strip().splitlines()
+    assert line.startswith(f"refused {folder}: is a directory; name")
+    assert line.count(f"{folder}") == 2  # its subject, and the files of it to name
+    assert f"{folder}/*.json" in line

@@ -81,7 +81,7 @@ def test_the_text_answer_names_outcome_and_strongest_alternative(
     tmp_path: Path, faulty: dict[str, np.ndarray]
 ) -> None:
     result = command(tmp_path, faulty)
-    assert result.output.startswith("FAIL: 2560 tokens, decided after")
+    assert result.output.startswith("FAIL: 2\u202f560 tokens, decided after")
     assert "strongest alternative: " in result.output
     assert "trace (diagnostic only)" in result.output
 

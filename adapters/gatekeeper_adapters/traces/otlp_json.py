@@ -60,7 +60,8 @@ def spans_of(values: Iterable[Any], reader: Reader) -> Iterator[Span]:
         groups = objects(request.get(key), key)
         for r, group in enumerate(groups):
             found = an_object(group.get("resource"), f"{key}[{r}].resource")
-            resource = Resource(_attributes(found.get("attributes"), "resource"))
+            at_resource = f"{key}[{r}].resource.attributes"
+            resource = Resource(_attributes(found.get("attributes"), at_resource))
             scopes = _either(group, "scopeSpans", "scope_spans")
             scopes = group.get("instrumentationLibrarySpans") if scopes is None else scopes
             where = f"{key}[{r}]"

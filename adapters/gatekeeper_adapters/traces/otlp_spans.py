@@ -25,7 +25,8 @@ TRACE_BYTES, SPAN_BYTES = 16, 8
 class Reader:
     """Ids as lower-case hex, and what had to be repaired to get them, by trace.
 
-    With a list ``refused``, a broken span is noted there and its siblings are read.
+    With a list ``refused``, a broken span is noted there without its content, and its siblings are
+    read.
     """
 
     def __init__(self, refused: list[str] | None = None) -> None:
@@ -45,7 +46,7 @@ class Reader:
             except TraceError as error:
                 if self.refused is None:
                     raise
-                self.refused.append(str(error))
+                self.refused.append(error.unquoted())
 
     def identifier(self, value: object, size: int, field: str) -> str:
         """Return an id as hex.

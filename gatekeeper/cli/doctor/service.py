@@ -12,7 +12,7 @@ import httpx
 from gatekeeper.actions.identity import authenticate
 from gatekeeper.cli.doctor.check import FAIL, OK, WARN, Check, command, failed
 from gatekeeper.cli.http import client
-from gatekeeper.core.addresses import without_secrets
+from gatekeeper.core.addresses import why_silent, without_secrets
 from gatekeeper.errors import Forbidden, GatekeeperError, Unauthorized
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def server(settings: Settings) -> tuple[httpx.Response | None, Check]:
     except httpx.TransportError as error:
         if settings.url is None:
             return None, _port(settings, start)
-        seen = f"{url} does not answer ({error or type(error).__name__})"
+        seen = f"{url} does not answer ({why_silent(error)})"
         return None, Check(name, FAIL, seen, f"{start}   # there, or correct GATEKEEPER_URL")
     check = _readiness(url, answer, start)
     return (answer if check.status == OK else None), check
@@ -154,7 +154,7 @@ def otlp(settings: Settings, export: OtlpExport, *, answers: bool) -> Check:
             timeout=_TIMEOUT_S,
         )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a bad header
-        seen = f"{endpoint} does not answer ({error or type(error).__name__})"
+        seen = f"{endpoint} does not answer ({why_silent(error)})"
         where = f"export OTEL_EXPORTER_OTLP_ENDPOINT={settings.server_url}"
         return Check(name, FAIL, seen, where)
     if answer.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:

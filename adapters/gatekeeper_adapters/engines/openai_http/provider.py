@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from gatekeeper.core.addresses import why_silent
 from gatekeeper.core.running_pair import SERVERS_ENGINE, is_running_pair, server_url
 from gatekeeper.errors import Incompatible, InputError, Unauthorized, Unavailable
 from gatekeeper.protocols import PairInfo, ServerPair
@@ -166,7 +167,7 @@ class HttpProvider:
                     self.sleep(self.pause_s)
                     continue
                 raise Unavailable(
-                    f"does not answer ({str(error) or type(error).__name__})",
+                    f"does not answer ({why_silent(error)})",
                     field=probe.field,
                     value=probe.url,
                     remedy="start the server there, or correct the address",
