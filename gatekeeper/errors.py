@@ -199,7 +199,9 @@ def _kind(value: object) -> str:
         return "true or false"
     if isinstance(value, (int, float)):
         return "a number"
-    return {dict: "an object", list: "a list"}.get(type(value), "of another kind")
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "of another kind"
 
 
 def _short(value: object, limit: int = 120) -> str:

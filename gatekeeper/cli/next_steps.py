@@ -57,8 +57,10 @@ def open_texts(view: Mapping[str, Any]) -> str | None:
     result = view.get("result") or {}
     summary = result.get("summary") or {}
     rule = (summary.get("scoring") or {}).get("rule")
-    urls = [arm.get("url") for arm in (summary.get("arms") or {}).values()]
-    if result.get("outcome") != "INCONCLUSIVE" or rule != "two-sample" or None in urls:
+    if result.get("outcome") != "INCONCLUSIVE" or rule != "two-sample":
+        return None  # arms of an engine are words, those of servers documents
+    urls = [arm.get("url") for arm in summary["arms"].values()]
+    if None in urls:
         return None
     baseline, candidate = (shlex.quote(str(url)) for url in urls)
     return printable(

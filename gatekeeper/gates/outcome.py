@@ -103,7 +103,7 @@ def judge_cost(found: CostRatio, *, limit: float) -> tuple[Outcome, str]:
 
 def say_success(found: NonInferiority, summary: Mapping[str, Any]) -> str:
     """Put the success part into one sentence; ``summary`` has the counts of the pairs themselves."""
-    if found.interval is None:
+    if found.interval is None or found.difference is None:
         return "pairs of at least two clusters are needed"
     low, high = found.interval
     said = (
