@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gatekeeper.core.claims import EQUATIONS, Claim
+from gatekeeper.core.claims import Claim
 from gatekeeper.core.decoding import GREEDY, SamplingSettings
+from gatekeeper.core.equations import EQUATIONS
 from gatekeeper.core.stats import server_samples, server_texts
 from gatekeeper.core.stats.server_texts import BASELINE, CANDIDATE, FIRST, REPEAT
 from gatekeeper.core.stats.two_sample import BLIND

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gatekeeper.core.claims import EQUATIONS, Claim
+from gatekeeper.core.claims import Claim
+from gatekeeper.core.equations import EQUATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
