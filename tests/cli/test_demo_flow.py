@@ -257,3 +257,28 @@ def test_a_narrow_terminal_cuts_nothing_off(walk: Demo, api: Api) -> None:
     for head in ("outcome", "speed-up", "value per task", "reason", "evidence"):
         assert head in said
     assert said.count("0.0091]") == len(rows)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 132])
+def test_no_width_cuts_the_last_column_off(walk: Demo, api: Api, width: int) -> None:
+    serving = {"summary": {}, "expires_at": "2026-01-08T00:00:00+00:00"}
+    total = {"per_task": 0.011, "low": 0.0065, "high": 0.016, "currency": "EUR"}
+    speedup = {"ratio": 2.14, "low": 1.62, "high": 2.83, "concurrency": 2}
+    lease = {"action": "bypass", "gamma": 4, "gamma_by_concurrency": {"1": 4, "2": 2}}
+    lease["reason"] = "insufficient_evidence"
+    for gate in GATES:
+        for name in ("tool-calls", "prose", "code"):
+            api.finish(name, gate, "INCONCLUSIVE")
+    rows = []
+    for found in walk.rows(api.client):
+        runs = {
+            gate: {**api.runs[0], "outcome": "INCONCLUSIVE", "result": serving} for gate in GATES
+        }
+        priced = {"total": total, "speedup": speedup}
+        rows.append({**found, "runs": runs, "done": True, "decision": lease, "value": priced})
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(decision_table(rows, width=width))
+    said = console.export_text()
+    assert said.count("to 01-08") == len(rows)
+    assert said.count("[0.0065, 0.016]") == len(rows)
+    assert "evidence" in said

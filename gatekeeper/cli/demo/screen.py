@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["Screen", "cell", "decision_table"]
 
 _LOG_WIDTH = 132
+_ANY_WIDTH = 10_000
 _WIDEST = {
     "speed-up": "1.80× at 1 ",
     "value per task": "[0.0001, 0.009]",
     "reason": "insufficient",
     "evidence": "to 12-01",
 }
-"""Columns whose cells may take several lines, with what they hold on one."""
+"""Columns whose cells take several lines, with what they hold on one."""
 _CAPTION = (
     "speed-up: time per token, ordinary ÷ speculative, at N concurrent requests: those that the value "
     "is priced at, the worst that passed; without a value, the best measured"
@@ -155,7 +156,27 @@ def decision_table(rows: Sequence[Mapping[str, Any]], *, width: int = _LOG_WIDTH
     heads = ["route", "artifact", *gates, "action", "γ", "speed-up", "value per task", "reason"]
     heads.append("evidence")
     body = [_cells(row, gates) for row in rows]
-    table = Table(
+    table = _blank()
+    for head in heads:
+        widest = "INCONCLUSIVE" if head in gates else _WIDEST.get(head, head)
+        # told outright: a table that has to shrink goes below the least width of its columns
+        most = len(widest) if head == "reason" else None
+        table.add_column(head, no_wrap=most is None, min_width=len(widest), max_width=most)
+    for cells in body:
+        table.add_row(*cells)
+    if Console(width=_ANY_WIDTH).measure(table).maximum <= width:
+        return table
+    turned = _blank()
+    first, *others = zip(heads, *body, strict=True)
+    for head in first:
+        turned.add_column(head)
+    for column in others:
+        turned.add_row(*column)
+    return turned
+
+
+def _blank() -> Table:
+    return Table(
         title="Enable or bypass?",
         title_justify="left",
         caption=_CAPTION,
@@ -165,19 +186,6 @@ def decision_table(rows: Sequence[Mapping[str, Any]], *, width: int = _LOG_WIDTH
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    if width < _LOG_WIDTH:
-        first, *others = zip(heads, *body, strict=True)
-        for head in first:
-            table.add_column(head)
-        for turned in others:
-            table.add_row(*turned)
-        return table
-    for head in heads:
-        widest = "INCONCLUSIVE" if head in gates else _WIDEST.get(head, head)
-        table.add_column(head, no_wrap=head not in _WIDEST, min_width=len(widest))
-    for cells in body:
-        table.add_row(*cells)
-    return table
 
 
 def _cells(row: Mapping[str, Any], gates: Sequence[str]) -> list[str | Text]:
