@@ -136,8 +136,8 @@ def _decision_facts(document: Mapping[str, Any], ledger: Ledger) -> Facts:
             ),
         )
     )
-    epoch, counter = lease["version"]
-    rows.append(("Decided", (f"{moment(lease['decided_at'])}, version {epoch}.{counter}",)))
+    _, counter = lease["version"]  # the epoch is a clock's number, for machines
+    rows.append(("Decided", (f"{moment(lease['decided_at'])}, version {counter}",)))
     return Facts(tuple(rows))
 
 
