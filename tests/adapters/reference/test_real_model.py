@@ -9,6 +9,7 @@ import pytest
 from engine_driver import drive
 
 from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
+from gatekeeper.core.stats.greedy import BASELINE_LIMIT, logit_sigma
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +156,12 @@ def test_bfloat16_runs_and_stays_close(smollm2: Path, engine: Any) -> None:
         DecodeRequest("a", engine.tokenize(chat(ASKED[0])), 16, gamma=gamma) for gamma in (0, 3)
     ]
     texts = [drive(half, [request]).tokens["a"] for request in wanted]
+    sampled = SamplingSettings(temperature=1.0)
     for text in texts:
-        assert half.score(wanted[0].prompt, text, GREEDY).deficit.max() < 0.5
+        # a processor with bf16 products was seen .75 off at one place of a thousand: the gate's own
+        # limit of what still is the same model stands for single places, their sd for all of them
+        assert half.score(wanted[0].prompt, text, GREEDY).deficit.max() < BASELINE_LIMIT
+        rounded, full = (e.score(wanted[0].prompt, text, sampled).p for e in (half, engine))
+        assert logit_sigma(rounded, full) < 0.1
     if half.info.identity_rule == "bitwise":
         assert texts[0] == texts[1]
