@@ -280,11 +280,11 @@ def _progress(items: list[T], label: str) -> Iterable[T]:
 
 
 def _print_json(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str, str]]) -> None:
-    from gatekeeper.reports.profile import profile_json
+    from gatekeeper.reports.profile import calls_json, profile_json
     from gatekeeper.reports.profile_words import excluded
 
     document = {
-        "tasks": [profile_json(one, file) for file, one in profiles],
+        "tasks": [{**profile_json(one, file), "calls": calls_json(one)} for file, one in profiles],
         "refused": [{"file": file, "reason": reason} for file, reason in refused],
         "excluded": excluded([one for _, one in profiles]),
     }

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from gatekeeper.core.event_graph import EventGraph
     from gatekeeper.core.tasks import Task
 
-__all__ = ["BOUND", "MARK", "MEASURED", "WithoutWaiting", "without_waiting"]
+__all__ = ["APART", "BOUND", "MARK", "MEASURED", "WithoutWaiting", "without_waiting"]
 
 MARK = "gatekeeper.human_wait"
-"""Span attribute: ``possible`` where a span's time may be a person's as well as its own."""
+"""Span attribute: ``possible`` where a span's time may be a person's as well as its own, ``apart``
+on any span of a task whose source tells every wait there was."""
+
+APART = "apart"
 
 MEASURED = "measured"
 BOUND = "bound"

@@ -150,13 +150,14 @@ def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
     """Assign every model call of a task, leaves only, to a route or to none."""
     names = {one.name for one in routing.routes}
     rules = routing.rules
+    routes, agents = _inherited(task, ROUTE_ATTRIBUTE), _inherited(task, _AGENT)
     assigned = []
     for i, call in task.calls:
         span = task.works[i].span
-        named = _inherited(task, i, ROUTE_ATTRIBUTE)
+        named = routes[i]
         facts = CallFacts(
             service=span.service,
-            agent=_inherited(task, i, _AGENT),
+            agent=agents[i],
             model=call.model or model_name(span.attributes),
             operation=_text(span.attributes.get("gen_ai.operation.name")),
             attributes={**span.attributes, **({} if named is None else {ROUTE_ATTRIBUTE: named})},
@@ -175,15 +176,15 @@ def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
     return tuple(assigned)
 
 
-def _inherited(task: Task, index: int, attribute: str) -> str | None:
-    """Attribute of a span, or of the nearest span above that has it."""
-    at: int | None = index
-    while at is not None:
-        found = _text(task.works[at].span.attributes.get(attribute))
-        if found:
-            return found
-        at = task.works[at].parent
-    return None
+def _inherited(task: Task, attribute: str) -> list[str | None]:
+    """Attribute of every span: its own, or that of the nearest span above that has it."""
+    found = [_text(work.span.attributes.get(attribute)) or None for work in task.works]
+    if any(found):
+        for i in _parents_first(task):
+            parent = task.works[i].parent
+            if found[i] is None and parent is not None:
+                found[i] = found[parent]
+    return found
 
 
 def _text(value: object) -> str | None:

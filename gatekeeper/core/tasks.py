@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gatekeeper.core.call_nesting import Nesting, nest
 from gatekeeper.core.dialects.vocabulary import VOCABULARY
+from gatekeeper.core.human_wait import APART, MARK
 from gatekeeper.core.model_calls import (
     CallTiming,
     Phase,
@@ -64,7 +65,8 @@ class Task:
 
     ``completeness`` is the share of spans that are there and finished, among those there and
     those that others name as their parent. ``tokens_agree`` is None when no span above the
-    calls reports a total. ``waits_apart`` is True where waiting for a person has spans of its own.
+    calls reports a total. ``waits_apart`` is True where the source tells waiting for a
+    person from work.
     """
 
     task_id: str
@@ -134,7 +136,8 @@ def build_task(trace: Trace, *, rates: TokenRates | None = None, edge: str = "ty
         completeness=finished / (len(spans) + forest.missing),
         tokens_agree=_tokens_agree(works, forest),
         repairs=tuple(_summarise(repairs)),
-        waits_apart=any(one.waits_apart or one.kind == "human_wait" for one in found),
+        waits_apart=any(one.waits_apart or one.kind == "human_wait" for one in found)
+        or any(span.attributes.get(MARK) == APART for span in spans),
     )
 
 

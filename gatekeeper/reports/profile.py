@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gatekeeper.core.call_evidence import evidence_of
 from gatekeeper.core.span_kinds import KINDS
 from gatekeeper.errors import printable
 from gatekeeper.reports.profile_words import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.task_profile import TaskProfile
 
-__all__ = ["profile_json", "render_profile", "render_summary"]
+__all__ = ["calls_json", "profile_json", "render_profile", "render_summary"]
 
 _NS = 10**9
 _SUMMARY_COLUMNS = 58
@@ -86,6 +87,27 @@ def profile_json(profile: TaskProfile, file: str) -> dict[str, Any]:
             "saving_s": _s(waiting.saving_ns),
         },
     }
+
+
+def calls_json(profile: TaskProfile) -> list[dict[str, Any]]:
+    """``calls`` of a task in the answer of ``profile --json``: one entry a model call."""
+    return [
+        {
+            "span_id": call.span_id,
+            "name": call.name,
+            "route": call.route,
+            "model": call.model,
+            "start_s": call.start_ns / _NS,
+            "wall_s": _s(call.wall_ns),
+            "grade": call.grade,
+            "rule": call.rule,
+            "output_tokens": call.output_tokens,
+            "attempts": call.attempts,
+            "segments_s": {kind: _s(ns) for kind, ns in call.segments_ns.items()},
+            "on_path_s": {kind: _s(ns) for kind, ns in call.on_path_ns.items()},
+        }
+        for call in evidence_of(profile.task, profile.graph, profile.path)
+    ]
 
 
 def render_profile(profile: TaskProfile, file: str, *, width: int = 100) -> RenderableType:
@@ -235,5 +257,5 @@ def _seconds(ns: Mapping[str, int]) -> dict[str, float]:
     return {kind: value / _NS for kind, value in ns.items()}
 
 
-def _s(ns: Fraction | None) -> float | None:
+def _s(ns: Fraction | int | None) -> float | None:
     return None if ns is None else float(ns / _NS)

@@ -46,6 +46,7 @@ def test_json_is_the_documented_document() -> None:
         "model_calls",
         "what_if",
         "without_human_wait",
+        "calls",
     ]
     assert document["excluded"] == {}
     assert list(task["segments_s"]) == list(task["critical_path_s"]) == KINDS
@@ -56,6 +57,47 @@ def test_json_is_the_documented_document() -> None:
     assert task["decode_speedup"] == 2.0
     assert (task["evidence_grade"], task["reconciled"], task["residual_s"]) == ("A", True, 0.0)
     assert (task["source_format"], task["file"], task["model_calls"]) == ("otlp", str(ESSAY), 1)
+
+
+def documented(heading: str) -> list[str]:
+    """Keys in the first column of a table in the reference page."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "profile-json.md").read_text()
+    (section,) = (part for part in page.split("\n## ") if part.startswith(heading))
+    return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+
+def test_every_key_is_documented_in_its_order() -> None:
+    document = json.loads(run(ESSAY, "--json").stdout)
+    (task,) = document["tasks"]
+    assert documented("# The answer") == list(document)
+    assert documented("A task") == list(task)
+    (call,) = task["calls"]
+    assert documented("A model call") == list(call)
+
+
+def test_json_has_every_model_call_with_its_evidence_and_its_part_of_the_path() -> None:
+    (task,) = json.loads(run(ESSAY, "--json").stdout)["tasks"]
+    (call,) = task["calls"]
+    assert (call["grade"], call["attempts"]) == ("A", 1)
+    assert call["rule"].startswith("vLLM, SGLang: gen_ai.latency.time_in_model_prefill")
+    assert call["on_path_s"]["decode"] == task["critical_path_s"]["decode"] == 1.2
+    assert call["segments_s"]["decode"] == 1.2
+    assert sum(call["segments_s"].values()) == pytest.approx(call["wall_s"])
+
+
+@pytest.mark.skipif(not trace_corpus.ROOT.is_dir(), reason=trace_corpus.ABSENT)
+def test_calls_of_real_files_add_up_to_their_tasks() -> None:
+    for path in trace_corpus.files(readable=True):
+        for task in json.loads(run(path, "--json").stdout)["tasks"]:
+            calls = task["calls"]
+            assert len(calls) == task["model_calls"]
+            for kind in ("prefill", "decode"):
+                for whole, part in (("segments_s", "segments_s"), ("critical_path_s", "on_path_s")):
+                    known = sum(call[part][kind] or 0 for call in calls)
+                    assert known == pytest.approx(task[whole][kind]), path
+            on_path = [call["grade"] for call in calls if any(call["on_path_s"].values())]
+            if on_path and "timings untrusted" not in " ".join(task["repairs"]):
+                assert task["evidence_grade"] == max(on_path)
 
 
 def test_terminal_report_says_the_sentence_and_marks_the_path() -> None:

@@ -76,6 +76,34 @@ def test_a_rule_may_look_at_the_inherited_route_attribute() -> None:
     assert found == {"call": "desk"}
 
 
+def test_what_is_inherited_is_looked_up_once_a_span_however_deep() -> None:
+    class Counted(dict[str, Any]):
+        looked_up = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            Counted.looked_up += 1
+            return super().get(key, default)
+
+    def cost(depth: int) -> float:
+        spans = [span("s0", 0, 9 * depth, gatekeeper__route="desk", gen_ai__agent__name="shop")]
+        for i in range(1, depth):
+            chat = span(
+                f"s{i}", i, 9 * depth - i, parent=f"s{i - 1}", kind="tool" if i % 2 else None
+            )
+            more = (
+                {} if i % 2 else {"gen_ai.operation.name": "chat", "gen_ai.usage.output_tokens": 1}
+            )
+            spans.append(replace(chat, attributes=Counted(chat.attributes | more)))
+        task = build_task(trace(*spans))
+        Counted.looked_up = 0
+        found = assign(task, Routing((RoutedRules("desk"),)))
+        assert {call.route for call in found} == {"desk"}
+        assert len(found) == (depth - 1) // 2
+        return Counted.looked_up / depth
+
+    assert cost(2000) <= 1.1 * cost(200)
+
+
 def test_phases_below_a_call_are_its_own() -> None:
     task = build_task(
         trace(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, SpanLink, Trace, assemble
-from gatekeeper_adapters.traces.fields import iso_ns, name_of
+from gatekeeper_adapters.traces.fields import iso_ns, listed, name_of
 from gatekeeper_adapters.traces.session_attributes import (
     CALL,
     HUMAN_WAIT,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "ClaudeTranscriptFormat"]
 
 _ROOT = "session"
+_EXPORTED = "loglines"
 _ASKS_USER = frozenset({"AskUserQuestion", "ExitPlanMode"})
 """Tools that do nothing but wait for the user's answer."""
 
@@ -53,14 +54,16 @@ class ClaudeTranscriptFormat:
 
     def accepts(self, document: Document) -> bool:
         """Whether a line is a dated message of the user or the assistant."""
-        return document.values is not None and any(map(_is_message, _raw_lines(document.values)))
+        return document.values is not None and any(
+            map(_is_message, listed(document.values, _EXPORTED))
+        )
 
     def read(self, document: Document) -> tuple[Trace, ...]:
         """Traces of an accepted document: one a session. Texts of messages are left out."""
         unnamed = f"transcript-{hashlib.sha256(document.data).hexdigest()[:16]}"
         repairs: dict[str, list[str]] = defaultdict(list)
         sessions: dict[str, dict[str, _Line]] = defaultdict(dict)
-        for n, raw in enumerate(_raw_lines(document.values or ())):
+        for n, raw in enumerate(listed(document.values or (), _EXPORTED)):
             if _is_message(raw):
                 line = _line(raw, f"line[{n}]", unnamed, repairs)
                 sessions[line.session].setdefault(line.id, line)
@@ -107,20 +110,8 @@ class _Line:
 
     def blocks(self, kind: str) -> list[Mapping[str, Any]]:
         content = self.message.get("content")
-        listed = content if isinstance(content, list) else []
-        return [block for block in listed if isinstance(block, dict) and block.get("type") == kind]
-
-
-def _raw_lines(values: Iterable[Any]) -> list[dict[str, Any]]:
-    flat = [one for v in values for one in (v if isinstance(v, list) else [v])]
-    lines: list[dict[str, Any]] = []
-    for one in flat:
-        if isinstance(one, dict):
-            inner = one.get("loglines")
-            lines.extend(
-                x for x in (inner if isinstance(inner, list) else [one]) if isinstance(x, dict)
-            )
-    return lines
+        written = content if isinstance(content, list) else []
+        return [block for block in written if isinstance(block, dict) and block.get("type") == kind]
 
 
 def _is_message(raw: Mapping[str, Any]) -> bool:

@@ -21,13 +21,21 @@ _ISO = re.compile(
 _SHOWN = 9
 
 
-def listed(values: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the objects of a document: bare, in an array, or one a line. Others are left out."""
+def listed(values: Iterable[Any], *inside: str) -> list[dict[str, Any]]:
+    """Return the objects of a document: bare, in an array, or one a line. Others are left out.
+
+    Args:
+        values: the document's values.
+        inside: names under which an export holds a list of them; an object that has a ``type`` of
+            its own is one of them and no export.
+    """
     found: list[dict[str, Any]] = []
     for value in values:
-        found.extend(
-            one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)
-        )
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict):
+                lists = [one[name] for name in inside if isinstance(one.get(name), list)]
+                within = lists[0] if lists and "type" not in one else [one]
+                found.extend(item for item in within if isinstance(item, dict))
     return found
 
 

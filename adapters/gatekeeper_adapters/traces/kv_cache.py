@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, SpanLink, Trace, assemble
 from gatekeeper.errors import TraceError
-from gatekeeper_adapters.traces.fields import integer, name_of, objects, text_id
+from gatekeeper_adapters.traces.fields import integer, listed, name_of, objects, text_id
 from gatekeeper_adapters.traces.session_attributes import (
     CALL,
     HUMAN_WAIT,
@@ -66,8 +66,7 @@ FORMAT = KvCacheFormat()
 
 
 def _sessions(values: Iterable[Any]) -> list[dict[str, Any]]:
-    flat = [one for v in values for one in (v if isinstance(v, list) else [v])]
-    return [one for one in flat if isinstance(one, dict) and _is_session(one)]
+    return [one for one in listed(values) if _is_session(one)]
 
 
 def _is_session(value: Mapping[str, Any]) -> bool:

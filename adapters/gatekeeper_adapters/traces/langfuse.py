@@ -7,10 +7,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, Trace, assemble
-from gatekeeper_adapters.traces.fields import iso_ns, name_of, objects, text_id
+from gatekeeper_adapters.traces.fields import iso_ns, listed, name_of, objects, text_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from gatekeeper.core.trace_documents import Document
 
@@ -29,7 +29,7 @@ class LangfuseFormat:
     def accepts(self, document: Document) -> bool:
         """Whether a value has a list of observations."""
         return document.values is not None and any(
-            isinstance(one.get("observations"), list) for one in _exports(document.values)
+            isinstance(one.get("observations"), list) for one in listed(document.values)
         )
 
     def read(self, document: Document) -> tuple[Trace, ...]:
@@ -37,7 +37,7 @@ class LangfuseFormat:
         repairs: dict[str, list[str]] = defaultdict(list)
         spans = [
             _span(raw, export, f"observations[{n}]", repairs)
-            for export in _exports(document.values or ())
+            for export in listed(document.values or ())
             for n, raw in enumerate(objects(export.get("observations"), "observations"))
         ]
         return assemble(spans, source_format=self.name, repairs=repairs)
@@ -45,15 +45,6 @@ class LangfuseFormat:
 
 FORMAT = LangfuseFormat()
 """Entry point of group ``gatekeeper.traces``."""
-
-
-def _exports(values: Iterable[Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for value in values:
-        found.extend(
-            v for v in (value if isinstance(value, list) else [value]) if isinstance(v, dict)
-        )
-    return found
 
 
 def _span(

@@ -5,8 +5,9 @@ Every event has one time, ``processed_at``, to the microsecond. Spans are made o
     model call   span.model_request_start → _end, with its tokens. ``agent.message`` and
                  ``agent.thinking`` come when their block is complete: none is the first token.
     tool         agent.tool_use (or _custom_, _mcp_) → its result
-    human wait   session idle with ``requires_action`` → user.tool_confirmation: exact, and the tool
-                 runs only after it. Also session idle after a turn → what wakes it up.
+    human wait   session idle with ``requires_action`` → user.tool_confirmation, or the interrupt
+                 that came instead: exact. Nothing runs before all that was asked for together is
+                 answered. Also session idle after a turn → what wakes it up.
     verification span.outcome_evaluation_start → _end
 
 A custom tool is run by the client while the session is idle; whether a program or a person
@@ -23,18 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.traces import Span, SpanEvent, SpanLink, Trace, assemble
 from gatekeeper.errors import TraceError
-from gatekeeper_adapters.traces.fields import iso_ns, name_of, text_id
+from gatekeeper_adapters.traces.fields import iso_ns, listed, name_of, text_id
+from gatekeeper_adapters.traces.managed_agent_tools import Event, Stop, Tool
 from gatekeeper_adapters.traces.session_attributes import (
     CALL,
     HUMAN_WAIT,
     MAY_HIDE_HUMAN,
     SESSION,
     TOOL,
+    WAITS_APART,
     usage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from gatekeeper.core.trace_documents import Document
 
@@ -58,9 +61,7 @@ class ManagedAgentsFormat:
 
     def accepts(self, document: Document) -> bool:
         """Whether it holds an event with a managed agent's type and ``processed_at``."""
-        return document.values is not None and any(
-            _is_event(one) for one, _ in _objects(document.values)
-        )
+        return document.values is not None and any(map(_is_event, _objects(document.values)))
 
     def read(self, document: Document) -> tuple[Trace, ...]:
         """Traces of an accepted document: one a session. Texts of messages are left out."""
@@ -74,40 +75,16 @@ FORMAT = ManagedAgentsFormat()
 """Entry point of group ``gatekeeper.traces``."""
 
 
-@dataclass(frozen=True)
-class _Event:
-    """An event with its time and its place in the document, which orders equal times."""
-
-    raw: Mapping[str, Any]
-    at: str
-    time_ns: int
-
-    @property
-    def type(self) -> str:
-        return str(self.raw["type"])
-
-    @property
-    def id(self) -> str:
-        return text_id(self.raw.get("id"), f"{self.at}.id")
-
-    @property
-    def thread(self) -> str | None:
-        thread = self.raw.get("session_thread_id")
-        return thread if isinstance(thread, str) else None
+def _objects(values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Events and session objects, in order, of whatever lists them."""
+    return listed(values, "data", "events")
 
 
-def _objects(values: Iterable[Any]) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Events and session objects with the session that a recorded call names, in order."""
-    for value in values:
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, list):
-                # The arguments of a recorded call: the session's id, then what was sent to it.
-                known = one[0] if one and isinstance(one[0], str) else None
-                yield from ((sent, known) for sent in one if isinstance(sent, dict))
-            elif isinstance(one, dict):
-                inner = one.get("data", one.get("events"))
-                listed = inner if isinstance(inner, list) and not _is_event(one) else [one]
-                yield from ((event, None) for event in listed if isinstance(event, dict))
+def _addressed(values: Iterable[Any]) -> list[str]:
+    """Sessions that recorded calls name: the first argument of whatever was sent to one."""
+    calls = [value for value in values if isinstance(value, list)]
+    arguments = [one for call in calls for one in call if isinstance(one, list) and one]
+    return [one[0] for one in arguments if isinstance(one[0], str)]
 
 
 def _is_event(value: Mapping[str, Any]) -> bool:
@@ -117,10 +94,10 @@ def _is_event(value: Mapping[str, Any]) -> bool:
 
 def _logs(values: Iterable[Any]) -> dict[str, _Log]:
     """Events by session, sorted by time; what a client sent has no time and only names it."""
-    sessions: dict[str, Mapping[str, Any]] = {}
-    events: dict[str | None, list[_Event]] = defaultdict(list)
+    sessions: dict[str, Mapping[str, Any]] = {one: {} for one in _addressed(values)}
+    events: dict[str | None, list[Event]] = defaultdict(list)
     queued = 0
-    for n, (one, named) in enumerate(_objects(values)):
+    for n, one in enumerate(_objects(values)):
         at = f"events[{n}]"
         if one.get("type") == "session":
             sessions[text_id(one.get("id"), f"{at}.id")] = one
@@ -130,9 +107,7 @@ def _logs(values: Iterable[Any]) -> dict[str, _Log]:
                 continue
             time_ns, _ = iso_ns(one["processed_at"], f"{at}.processed_at")
             own = one.get("session_id")
-            events[own if isinstance(own, str) else None].append(_Event(one, at, time_ns))
-        elif named:
-            sessions.setdefault(named, {})
+            events[own if isinstance(own, str) else None].append(Event(one, at, time_ns))
     unnamed = events.pop(None, [])
     if unnamed:
         events[_only(sessions, unnamed)] += unnamed
@@ -146,7 +121,7 @@ def _logs(values: Iterable[Any]) -> dict[str, _Log]:
     return logs
 
 
-def _only(sessions: Mapping[str, Any], events: list[_Event]) -> str:
+def _only(sessions: Mapping[str, Any], events: list[Event]) -> str:
     if len(sessions) > 1:
         raise TraceError(
             "events do not say to which of several sessions they belong",
@@ -158,32 +133,22 @@ def _only(sessions: Mapping[str, Any], events: list[_Event]) -> str:
 
 
 @dataclass
-class _Tool:
-    """A tool use with what became of it."""
-
-    use: _Event
-    call: str | None
-    asked_ns: int | None = None
-    confirmed: _Event | None = None
-    result: _Event | None = None
-
-
-@dataclass
 class _Log:
     """One session's events in order of time, paired into spans."""
 
     session_id: str
-    events: list[_Event]
+    events: list[Event]
     session: Mapping[str, Any]
     notes: list[str] = field(default_factory=list)
     found: list[Span] = field(default_factory=list)
-    opened: dict[str, _Event] = field(default_factory=dict)
-    tools: dict[str, _Tool] = field(default_factory=dict)
+    opened: dict[str, Event] = field(default_factory=dict)
+    tools: dict[str, Tool] = field(default_factory=dict)
     last_call: dict[str | None, str] = field(default_factory=dict)
     causes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     done: list[str] = field(default_factory=list)
     other: list[SpanEvent] = field(default_factory=list)
-    idle: _Event | None = None
+    idle: Event | None = None
+    asked: list[Tool] = field(default_factory=list)
 
     def spans(self) -> list[Span]:
         """All spans of the session under one that lasts from its first event to its last."""
@@ -202,6 +167,7 @@ class _Log:
         named = agent.get("name") if isinstance(agent, dict) else None
         root = {
             **SESSION,
+            **WAITS_APART,
             "gen_ai.conversation.id": self.session_id,
             **({"gen_ai.agent.name": named} if isinstance(named, str) else {}),
         }
@@ -209,23 +175,25 @@ class _Log:
         self._add(_ROOT, "session", bounds, root, events=tuple(self.other))
         return self.found
 
-    def _take(self, event: _Event) -> None:
+    def _take(self, event: Event) -> None:
         kind = event.type
         self._wake(event)
         if edge := _SPAN.fullmatch(kind):
             self._edge(event, edge["what"], edge["edge"])
         elif _TOOL_USE.fullmatch(kind):
-            self.tools[event.id] = _Tool(
+            self.tools[event.id] = Tool(
                 event, self.last_call.get(event.thread, self.last_call.get(None))
             )
         elif kind == "user.tool_confirmation" or _TOOL_RESULT.fullmatch(kind):
             self._answer(event)
         else:
+            if kind == "user.interrupt":
+                self._interrupt(event)
             if kind in ("session.status_idle", "session.thread_status_idle"):
                 self._stop(event)
             self.other.append(SpanEvent(kind, event.time_ns, _rest(event.raw)))
 
-    def _edge(self, event: _Event, what: str, edge: str) -> None:
+    def _edge(self, event: Event, what: str, edge: str) -> None:
         if edge == "start":
             self.opened[event.id] = event
             self.causes[event.id], self.done = self.done, []
@@ -239,7 +207,7 @@ class _Log:
         else:
             self._pair(start, event)
 
-    def _pair(self, start: _Event, end: _Event | None) -> None:
+    def _pair(self, start: Event, end: Event | None) -> None:
         """Span of a start and an end; one that has not ended is kept as unfinished."""
         match = _SPAN.fullmatch(start.type)
         what = match["what"] if match else start.type
@@ -258,7 +226,7 @@ class _Log:
         self._add(start.id, name, times, attributes, after=self.causes[start.id])
         self.done.append(start.id)
 
-    def _answer(self, event: _Event) -> None:
+    def _answer(self, event: Event) -> None:
         use = next((event.raw[key] for key in _TOOL_ID if event.raw.get(key)), None)
         tool = self.tools.get(str(use))
         if tool is None:
@@ -269,20 +237,33 @@ class _Log:
             tool.result = event
             self.done.append(tool.use.id)
 
-    def _stop(self, event: _Event) -> None:
+    def _interrupt(self, event: Event) -> None:
+        """A person who interrupts will not answer any more; the client's own tools are left alone."""
+        still = []
+        for tool in self.asked:
+            if event.thread not in (None, tool.use.thread):
+                still.append(tool)
+            elif tool.confirmed is None and tool.result is None:
+                tool.confirmed = event
+        self.asked = still
+
+    def _stop(self, event: Event) -> None:
         """The session, or one thread of it, has gone idle: for an answer, or at a turn's end."""
         reason = event.raw.get("stop_reason")
         reason = reason if isinstance(reason, dict) else {}
         if reason.get("type") == "requires_action":
             blocking = reason.get("event_ids")
-            for use in blocking if isinstance(blocking, list) else []:
-                tool = self.tools.get(str(use))
-                if tool is not None and tool.asked_ns is None:
-                    tool.asked_ns = event.time_ns
+            named = dict.fromkeys(map(str, blocking)) if isinstance(blocking, list) else {}
+            stop = Stop(event.time_ns, tuple(self.tools[u] for u in named if u in self.tools))
+            for tool in stop.tools:
+                if tool.asked is None:
+                    tool.asked = stop
+                    if tool.waits:
+                        self.asked.append(tool)
         elif event.type == "session.status_idle":
             self.idle = event
 
-    def _wake(self, event: _Event) -> None:
+    def _wake(self, event: Event) -> None:
         """A session at rest is woken by the user: their message, or running again for it."""
         domain, _, _ = event.type.partition(".")
         if self.idle is None or not (domain == "user" or event.type == "session.status_running"):
@@ -293,40 +274,41 @@ class _Log:
         self._add(span_id, "waiting for the user", times, HUMAN_WAIT, after=self.done)
         self.done = [span_id]
 
-    def _tool(self, tool: _Tool) -> None:
+    def _tool(self, tool: Tool) -> None:
         """Spans of a tool use: the wait for its confirmation, if any, and the tool itself."""
-        use, asked = tool.use, tool.asked_ns
+        use, confirmed = tool.use, tool.confirmed
         name = name_of(use.raw.get("name"))
         cause = [tool.call] if tool.call else []
         start = use.time_ns
-        custom = use.type == "agent.custom_tool_use"
-        if tool.confirmed is not None or (not custom and asked is not None):
-            end = tool.confirmed.time_ns if tool.confirmed else None
-            wait = f"{use.id}.confirmation"
-            times = (start if asked is None else asked, end)
-            self._add(wait, f"confirmation of {name}", times, HUMAN_WAIT, after=cause)
-            cause = [wait]
-            if end is None:
-                return  # the log ends before anybody has answered: the tool has not begun
-            start = end
+        if tool.waits:
+            times = (tool.asked.time_ns if tool.asked else start, tool.answered_ns)
+            self._add(tool.answer_span, f"confirmation of {name}", times, HUMAN_WAIT, after=cause)
+            released = tool.released()
+            if released is None:
+                return  # the log ends before everybody has answered: the tool has not begun
+            start, last = released
+            cause = list(dict.fromkeys((tool.answer_span, last.answer_span)))
         attributes = _rest(use.raw)
-        if tool.confirmed is not None and tool.confirmed.raw.get("result") == "deny":
+        if confirmed is not None and confirmed.raw.get("result") == "deny":
             name = f"{name} denied"  # it never ran: what is left is the way back to the agent
+        elif confirmed is not None and confirmed.type == "user.interrupt":
+            name = f"{name} interrupted"
         else:
             attributes |= {**TOOL, "gen_ai.tool.name": name, "gen_ai.tool.call.id": use.id}
-        if custom:
+        if tool.custom:
             attributes |= MAY_HIDE_HUMAN
-            self._note_client(name, asked, tool.result)
+            self._note_client(name, tool)
         if tool.result is not None:
             attributes |= _rest(tool.result.raw)
         end = None if tool.result is None else tool.result.time_ns
         self._add(use.id, name, (start, end), attributes, after=cause)
 
-    def _note_client(self, name: str, asked_ns: int | None, result: _Event | None) -> None:
-        if asked_ns is not None and result is not None:
+    def _note_client(self, name: str, tool: Tool) -> None:
+        if tool.asked is not None and tool.result is not None:
+            waited = tool.result.time_ns - tool.asked.time_ns
             self.notes.append(
-                f"human wait of up to {(result.time_ns - asked_ns) / 1e9:.3f} s: the session was "
-                f"idle until the client answered {name}; counted as tool"
+                f"human wait of up to {waited / 1e9:.3f} s: the session was idle until the client "
+                f"answered {name}; counted as tool"
             )
 
     def _add(
@@ -354,7 +336,7 @@ class _Log:
         )
 
 
-def _unasked(tool: _Tool) -> bool:
+def _unasked(tool: Tool) -> bool:
     return tool.use.raw.get("evaluated_permission") == "allow" and tool.confirmed is None
 
 

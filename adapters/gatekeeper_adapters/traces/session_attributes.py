@@ -15,7 +15,16 @@ from gatekeeper.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CALL", "HUMAN_WAIT", "MAY_HIDE_HUMAN", "SESSION", "TOOL", "seconds_ns", "usage"]
+__all__ = [
+    "CALL",
+    "HUMAN_WAIT",
+    "MAY_HIDE_HUMAN",
+    "SESSION",
+    "TOOL",
+    "WAITS_APART",
+    "seconds_ns",
+    "usage",
+]
 
 SESSION: Mapping[str, Any] = {"gen_ai.operation.name": "invoke_agent"}
 """A session, or an agent inside it: a container."""
@@ -31,6 +40,9 @@ HUMAN_WAIT: Mapping[str, Any] = {"gatekeeper.kind": "human_wait"}
 
 MAY_HIDE_HUMAN: Mapping[str, Any] = {"gatekeeper.human_wait": "possible"}
 """The log cannot tell work of a tool from waiting for a person's approval of it."""
+
+WAITS_APART: Mapping[str, Any] = {"gatekeeper.human_wait": "apart"}
+"""The log tells every wait for a person apart: what is not marked hides none."""
 
 _LARGEST_S = Decimal(10) ** 12  # thirty thousand years: beyond it a number is no duration
 

@@ -110,6 +110,92 @@ def test_confirmation_that_never_came_is_unfinished_and_its_tool_has_not_begun()
     assert "use" not in found
 
 
+def together(answered: dict[str, float], ended: dict[str, float]) -> Any:
+    """Two tools that are asked about at one moment, second 6, beside a tool of the client's."""
+    uses = [
+        event("agent.tool_use", 4.7, "one", name="write", evaluated_permission="ask"),
+        event("agent.tool_use", 4.8, "two", name="delete", evaluated_permission="ask"),
+        event("agent.custom_tool_use", 4.9, "own", name="lookup"),
+    ]
+    answers = [
+        event("user.custom_tool_result", at, "answer own", custom_tool_use_id="own")
+        if name == "own"
+        else event("user.tool_confirmation", at, f"yes {name}", tool_use_id=name, result="allow")
+        for name, at in answered.items()
+    ]
+    results = [
+        event("agent.tool_result", at, f"result {name}", tool_use_id=name)
+        for name, at in ended.items()
+    ]
+    return [
+        *call(1, 5, "first"),
+        *uses,
+        idle(6, "blocked", "one", "two", "own"),
+        *answers,
+        *results,
+    ]
+
+
+@pytest.mark.parametrize("last", ["two", "own"])
+def test_tool_begins_when_all_that_was_asked_for_together_is_answered(last: str) -> None:
+    (other,) = {"two", "own"} - {last}
+    events = together({"one": 10, other: 12, last: 40}, {"one": 43, "two": 42})
+    found = spans(events)
+    assert length(found["one.confirmation"]) == 4
+    assert length(found["one"]) == 3
+    assert length(found["two"]) == 2
+    causes = {link.span_id for link in found["one"].links}
+    assert causes == {"one.confirmation", "two.confirmation" if last == "two" else "own"}
+    profiled = profile_task(trace(events))
+    assert profiled.reconciled
+    if last == "two":
+        assert profiled.critical_path_ns["human_wait"] == 34 * SECOND
+        assert profiled.critical_path_ns["tool"] == 3 * SECOND
+
+
+def test_result_that_came_first_shows_that_its_tool_waited_for_nobody_else() -> None:
+    found = spans(together({"one": 10, "own": 12, "two": 40}, {"one": 13, "two": 42}))
+    assert length(found["one"]) == 3
+    assert [link.span_id for link in found["one"].links] == ["one.confirmation"]
+
+
+def test_confirmed_tool_has_not_begun_while_another_answer_is_missing() -> None:
+    found = spans(together({"one": 10}, {}))
+    assert length(found["one.confirmation"]) == 4
+    assert found["two.confirmation"].end_ns is None
+    assert {"one", "two"}.isdisjoint(found)
+
+
+def test_interrupt_ends_the_wait_and_the_tool_never_ran() -> None:
+    events = [
+        *asked()[:6],
+        event("user.interrupt", 26, "stop"),
+        event("session.status_running", 26.5, "again"),
+        event("agent.tool_result", 29, "result", tool_use_id="use", is_error=True),
+    ]
+    profiled = profile_task(trace(events))
+    assert profiled.critical_path_ns["human_wait"] == 20 * SECOND
+    assert profiled.critical_path_ns["tool"] == 0
+    assert spans(events)["use"].name == "bash interrupted"
+
+
+def test_interrupt_of_one_thread_leaves_the_questions_of_another() -> None:
+    use = {**asked()[4], "session_thread_id": "a"}
+    events = [*asked()[:4], use, asked()[5], event("user.interrupt", 26, "stop")]
+    for thread, ended in (("b", False), ("a", True)):
+        events[-1]["session_thread_id"] = thread
+        assert (spans(events)["use.confirmation"].end_ns is not None) == ended
+
+
+def test_tools_hide_nobody_where_every_wait_is_in_the_log() -> None:
+    use = event("agent.tool_use", 4.9, "use", name="bash", evaluated_permission="allow")
+    result = event("agent.tool_result", 7, "result", tool_use_id="use")
+    assert profile_task(trace([*call(1, 5, "first"), use, result])).without_waiting is None
+    waited = profile_task(trace(asked())).without_waiting
+    assert waited is not None
+    assert (waited.basis, waited.wall_ns) == ("measured", 14 * SECOND)
+
+
 def test_custom_tool_is_the_clients_and_may_hide_a_person() -> None:
     events = [
         *call(1, 5, "first"),
