@@ -21,6 +21,7 @@ from gatekeeper.core.model_calls import (
 )
 from gatekeeper.core.routing import ROUTE_ATTRIBUTE
 from gatekeeper.core.segment_kinds import MODEL, PHASES, WORK
+from gatekeeper.core.span_clocks import align
 from gatekeeper.core.span_forest import Forest, absorbed_spans, build_forest
 from gatekeeper.core.span_kinds import classify
 from gatekeeper.core.traces import canonical_key
@@ -66,7 +67,7 @@ class Task:
     ``completeness`` is the share of spans that are there and finished, among those there and
     those that others name as their parent. ``tokens_agree`` is None when no span above the
     calls reports a total. ``waits_apart`` is True where the source tells waiting for a
-    person from work.
+    person from work. ``clock_problem`` says why times of different machines cannot be compared.
     """
 
     task_id: str
@@ -79,6 +80,7 @@ class Task:
     tokens_agree: bool | None
     repairs: tuple[str, ...]
     waits_apart: bool = False
+    clock_problem: str | None = None
 
     @property
     def wall_ns(self) -> int:
@@ -100,8 +102,9 @@ def build_task(trace: Trace, *, rates: TokenRates | None = None, edge: str = "ty
             there is none the assumed rate counts.
         edge: which end of the rates to use: ``typical``, ``low`` or ``high``.
     """
-    repairs = list(trace.repairs)
-    spans = tuple(sorted(trace.spans, key=canonical_key))
+    aligned = align(sorted(trace.spans, key=canonical_key))
+    repairs = [*trace.repairs, *aligned.repairs]
+    spans = tuple(sorted(aligned.spans, key=canonical_key) if aligned.repairs else aligned.spans)
     ends = [_known_end(span, repairs) for span in spans]
     forest = build_forest(spans, repairs)
     found = [classify(span) for span in spans]
@@ -138,6 +141,7 @@ def build_task(trace: Trace, *, rates: TokenRates | None = None, edge: str = "ty
         repairs=tuple(_summarise(repairs)),
         waits_apart=any(one.waits_apart or one.kind == "human_wait" for one in found)
         or any(span.attributes.get(MARK) == APART for span in spans),
+        clock_problem=aligned.problem,
     )
 
 
@@ -274,13 +278,15 @@ def _routes(
 
 
 def untrusted_timings(task: Task) -> str | None:
-    """Say why a task's times cannot be believed, or None.
+    """Say why a task's times cannot be believed, or None: clocks that no shift makes agree, or a flush.
 
     An exporter that closes every span when it flushes gives spread starts and one common end.
     Nested spans do end together, so only leaves, and model calls on their own, are looked at:
     at least four of them (three for calls), starts spread over a fifth of the wall, nine tenths of
     the ends within a thousandth of the wall of the last.
     """
+    if task.clock_problem is not None:
+        return f"timings untrusted: {task.clock_problem}"
     parents = {w.parent for w in task.works}
     leaves = [w for i, w in enumerate(task.works) if i not in parents]
     calls = [w for w in task.works if w.call is not None]

@@ -145,7 +145,9 @@ def evidence_sentences(profile: TaskProfile) -> tuple[str, str | None, str]:
     """What the grade means, what raises it (None for the best), and whether the task reconciles."""
     grade = profile.evidence_grade
     raises = RAISES_GRADE.get(grade)
-    if not profile.trusted:
+    if profile.task.clock_problem is not None:
+        raises = "synchronise the clocks of the machines (NTP), and name each in host.name"
+    elif not profile.trusted:
         raises = "end each span when its work ends, not when the exporter flushes"
     residual = Unit(profile.task.wall_ns)(abs(profile.residual_ns))
     state = "reconciled" if profile.reconciled else "NOT reconciled, so not priced"

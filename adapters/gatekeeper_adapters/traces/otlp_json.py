@@ -16,6 +16,7 @@ from gatekeeper_adapters.traces.otlp_spans import (
     TRACE_BYTES,
     Reader,
     Resource,
+    kind_of,
     make_span,
     started,
 )
@@ -89,6 +90,7 @@ def _json_span(raw: Mapping[str, Any], at: str, *, resource: Resource, reader: R
         parent,
         name=name_of(raw.get("name")),
         times=(started(start, at), finished),
+        kind=kind_of(raw.get("kind")),
         attributes=_attributes(raw.get("attributes"), f"{at}.attributes"),
         resource=resource,
         events=tuple(

@@ -15,6 +15,7 @@ from gatekeeper_adapters.traces.otlp_spans import (
     TRACE_BYTES,
     Reader,
     Resource,
+    kind_of,
     make_span,
     started,
 )
@@ -105,6 +106,7 @@ def _proto_span(
         _id(parent, SPAN_BYTES, at, "parent_span_id") if parent.strip(_ZERO) else None,
         name=name_of(raw.name),
         times=(started(raw.start_time_unix_nano, at), raw.end_time_unix_nano),
+        kind=kind_of(raw.kind),
         attributes=_proto_attributes(raw.attributes),
         resource=resource,
         events=tuple(

@@ -7,6 +7,7 @@ import binascii
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gatekeeper.core.span_clocks import SPAN_KIND
 from gatekeeper.core.traces import Span
 from gatekeeper.errors import TraceError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.traces import SpanEvent, SpanLink
 
-__all__ = ["SPAN_BYTES", "TRACE_BYTES", "Reader", "Resource", "make_span", "started"]
+__all__ = ["SPAN_BYTES", "TRACE_BYTES", "Reader", "Resource", "kind_of", "make_span", "started"]
 
 _R = TypeVar("_R")
 
@@ -100,6 +101,17 @@ class Resource:
         self.service = service if isinstance(service, str) else None
 
 
+_KINDS = {2: "server", 3: "client", 4: "producer", 5: "consumer"}
+_KINDS_BY_NAME = {f"SPAN_KIND_{kind.upper()}": kind for kind in _KINDS.values()}
+
+
+def kind_of(value: object) -> str | None:
+    """Name of a span's kind, as OpenTelemetry's mapping to Jaeger has it; None for internal spans."""
+    if isinstance(value, str):
+        return _KINDS_BY_NAME.get(value)
+    return _KINDS.get(value) if isinstance(value, int) else None
+
+
 def started(start: int, at: str) -> int:
     """Return a span's start as it is.
 
@@ -123,6 +135,7 @@ def make_span(
     *,
     name: str,
     times: tuple[int, int],
+    kind: str | None,
     attributes: Mapping[str, Any],
     resource: Resource,
     events: tuple[SpanEvent, ...],
@@ -138,7 +151,7 @@ def make_span(
         end_ns=end or None,
         parent_id=parent,
         service=resource.service,
-        attributes={**resource.attributes, **attributes},
+        attributes={**resource.attributes, **({SPAN_KIND: kind} if kind else {}), **attributes},
         events=events,
         links=links,
     )
