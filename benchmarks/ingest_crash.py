@@ -246,8 +246,9 @@ def parts() -> dict[str, Callable[[], dict[str, Any]]]:
     return {
         "sqlite": partial(_in_a_folder, postgresql=False, kills=KILLS),
         "postgresql": partial(_in_a_folder, postgresql=True, kills=KILLS),
-        "memory": partial(_bounded_memory, used=False),
+        "memory": _bounded_memory,
         "memory-used": partial(_bounded_memory, used=True),
+        "memory-large-tasks": partial(_bounded_memory, megabytes=79, per_task=9_984),
     }
 
 
@@ -258,9 +259,9 @@ def _in_a_folder(*, postgresql: bool, kills: int) -> Any:  # noqa: ANN401 - JSON
         return run(Path(folder) / "home", kills=kills, database_url=url)
 
 
-def _bounded_memory(*, used: bool) -> Any:  # noqa: ANN401 - JSON
+def _bounded_memory(**options: Any) -> Any:  # noqa: ANN401 - JSON
     with tempfile.TemporaryDirectory() as folder:
-        return ingest_memory.run(Path(folder), used=used)
+        return ingest_memory.run(Path(folder), **options)
 
 
 def main() -> int:

@@ -15,6 +15,11 @@ use ``IDLE_MIB``.
 A used server has priced, reported and verified before, so that it holds pandas and SciPy, whose
 libraries lie in files: what is mapped from files is then left out where somebody only watches, since
 the kernel takes it back before it kills.
+
+    python benchmarks/ingest_memory.py --megabytes 60 --per-task 9984
+
+As many spans in one task as are computed at all: then the server also has to compute every task, one at
+a time, under the same limit.
 """
 
 from __future__ import annotations
@@ -54,7 +59,7 @@ EXPORTERS = 2
 FIELDS = {"resident": "VmRSS", "of_its_own": "RssAnon", "of_files": "RssFile"}
 
 
-def export(endpoint: str, token: str, spans: int) -> int:
+def export(endpoint: str, token: str, spans: int, per_task: int) -> int:
     """Make so many spans and export them; return how many were exported. A process's whole work."""
     from opentelemetry import trace  # noqa: PLC0415 - only the exporting processes need it
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
@@ -80,20 +85,20 @@ def export(endpoint: str, token: str, spans: int) -> int:
     provider.add_span_processor(Keep())
     tracer = provider.get_tracer("benchmark")
     text = os.urandom(TEXT // 2).hex()
-    for task in range(spans // PER_TASK):
+    for task in range(spans // per_task):
         root = tracer.start_span("invoke_agent")
         inside = trace.set_span_in_context(root)
-        for n in range(PER_TASK - 1):
+        for n in range(per_task - 1):
             attributes = {
                 "gen_ai.operation.name": "chat" if n % 2 else "execute_tool",
                 "gen_ai.usage.output_tokens": 100 + n,
                 "app.state": f"{task}-{n}-{text}",
             }
             tracer.start_span("step", context=inside, attributes=attributes).end()
+            while len(waiting) >= BATCH:
+                exported += flush(waiting[:BATCH])
+                del waiting[:BATCH]
         root.end()
-        while len(waiting) >= BATCH:
-            exported += flush(waiting[:BATCH])
-            del waiting[:BATCH]
     exported += flush(waiting)
     exporter.shutdown()
     return exported
@@ -123,11 +128,16 @@ class Watch(threading.Thread):
 
 
 def run(
-    folder: Path, *, megabytes: int = 1000, limit_mib: float = LIMIT_MIB, used: bool = False
+    folder: Path,
+    *,
+    megabytes: int = 1000,
+    limit_mib: float = LIMIT_MIB,
+    used: bool = False,
+    per_task: int = PER_TASK,
 ) -> Any:  # noqa: ANN401 - JSON
     """Send so many megabytes; return what arrived, and what the server used for it."""
     home = folder / "home"
-    each = -(-megabytes * 10**6 // (TEXT * EXPORTERS * (PER_TASK - 1))) * PER_TASK
+    each = -(-megabytes * 10**6 // (TEXT * EXPORTERS * (per_task - 1))) * per_task
     began = time.monotonic()
     with ExitStack() as stack:
         group = stack.enter_context(control_group(round(limit_mib * 2**20)))
@@ -138,7 +148,8 @@ def run(
         before = _memory(server)
         watch = Watch(server, limit_mib + (before["of_files"] if used else 0.0))
         watch.start()
-        exported = _export_all(server, each, began + LIMIT_S)
+        exported = _export_all(server, each, began + LIMIT_S, per_task)
+        computed = None if per_task == PER_TASK else _computed(server, began + LIMIT_S)
         watch.done.set()
         watch.join()
         killed = watch.killed or (group is not None and group.killed > 0)
@@ -151,6 +162,7 @@ def run(
         "exported": exported,
         "stored": stored,
         "stored_mb": round(size / 1e6),
+        "tasks_computed": computed,
         "idle_mib": idle,
         "before_mib": before,
         "after_mib": after,
@@ -161,6 +173,7 @@ def run(
         "holds": not killed
         and idle["resident"] <= IDLE_MIB
         and exported == stored == each * EXPORTERS
+        and computed in (None, each * EXPORTERS // per_task)
         and size >= megabytes * 10**6,
     }
 
@@ -172,16 +185,33 @@ def _use(server: Running) -> None:
             http.get(f"/v1/{path}")
 
 
+def _computed(server: Running, deadline: float) -> int:
+    """Wait until every task is computed; return how many are."""
+    with httpx.Client(base_url=server.url, headers=server.headers, timeout=LIMIT_S) as http:
+        while True:
+            try:
+                tasks = http.get("/v1/tasks", params={"limit": 200}).raise_for_status().json()
+            except httpx.HTTPError:  # it was killed
+                return 0
+            done = sum(one["state"] == "complete" for one in tasks["items"])
+            if done == len(tasks["items"]) or time.monotonic() > deadline:
+                return done
+            time.sleep(0.5)
+
+
 def _memory(server: Running) -> dict[str, float]:
     return {name: round(server.memory_mib(field), 1) for name, field in FIELDS.items()}
 
 
-def _export_all(server: Running, each: int, deadline: float) -> int:
+def _export_all(server: Running, each: int, deadline: float, per_task: int) -> int:
     """Let every exporter send so many spans; return how many they call exported."""
     command = [sys.executable, __file__, "--export", f"{server.url}/v1/traces", server.token]
     exporters = [
         subprocess.Popen(  # noqa: S603 - this very file
-            [*command, str(each)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, str(each), str(per_task)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         for _ in range(EXPORTERS)
     ]
@@ -201,15 +231,22 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--limit", type=float, default=LIMIT_MIB, metavar="MIB")
     parser.add_argument("--used", action="store_true", help="a server that has priced before")
-    parser.add_argument("--export", nargs=3, metavar=("URL", "TOKEN", "SPANS"), help="internal")
+    parser.add_argument("--per-task", type=int, default=PER_TASK, help="spans of a task")
+    parser.add_argument(
+        "--export", nargs=4, metavar=("URL", "TOKEN", "SPANS", "PER_TASK"), help="internal"
+    )
     chosen = parser.parse_args()
     if chosen.export is not None:
-        endpoint, token, spans = chosen.export
-        print(export(endpoint, token, int(spans)))
+        endpoint, token, spans, per_task = chosen.export
+        print(export(endpoint, token, int(spans), int(per_task)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         figures = run(
-            Path(folder), megabytes=chosen.megabytes, limit_mib=chosen.limit, used=chosen.used
+            Path(folder),
+            megabytes=chosen.megabytes,
+            limit_mib=chosen.limit,
+            used=chosen.used,
+            per_task=chosen.per_task,
         )
     print(json.dumps(figures, indent=1))
     return 0 if figures["holds"] else 1

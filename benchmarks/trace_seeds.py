@@ -104,8 +104,10 @@ def _jaeger() -> dict[str, Any]:
         "logs": [{"timestamp": 1_769_860_800_000_100, "fields": [{"key": "event", "value": "x"}]}],
     }
     stored = {**span, "spanID": "a", "startTime": _iso(1), "duration": "1m2.5s", "references": []}
-    process = {"serviceName": "shop", "tags": [{"key": "host", "value": "h"}]}
-    return {"traceID": "t1", "spans": [span, stored], "processes": {"p1": process}}
+    stored = {**stored, "processID": "p2"}  # by another clock, which is a second ahead
+    process = {"serviceName": "shop", "tags": [{"key": "hostname", "value": "h"}]}
+    other = {"serviceName": "desk", "tags": [{"key": "hostname", "value": "i"}]}
+    return {"traceID": "t1", "spans": [span, stored], "processes": {"p1": process, "p2": other}}
 
 
 def _inspect() -> dict[str, Any]:
@@ -146,15 +148,19 @@ def _managed() -> list[dict[str, Any]]:
         return {"id": own, "type": kind, "processed_at": _iso(at), **fields}
 
     end = {"model_request_start_id": "m1", "is_error": False, "model_usage": {"output_tokens": 40}}
-    asks = {"type": "requires_action", "event_ids": ["use"]}
+    asks = {"type": "requires_action", "event_ids": ["use", "own", "rm"]}
     return [
         event("session.status_running", 0, "run"),
         event("user.message", 0.5, "question", content=[{"type": "text", "text": "go"}]),
         event("span.model_request_start", 1, "m1"),
         event("span.model_request_end", 5, "m1-end", **end),
         event("agent.tool_use", 4.9, "use", name="bash", evaluated_permission="ask"),
+        event("agent.custom_tool_use", 4.9, "own", name="lookup"),
+        event("agent.tool_use", 4.9, "rm", name="rm", evaluated_permission="ask"),
         event("session.status_idle", 6, "blocked", stop_reason=asks),
+        event("user.custom_tool_result", 9, "found", custom_tool_use_id="own"),
         event("user.tool_confirmation", 26, "yes", tool_use_id="use", result="allow"),
+        event("user.interrupt", 27, "stop"),
         event("agent.tool_result", 29, "result", tool_use_id="use", is_error=False),
         event("session.status_idle", 34, "end", stop_reason={"type": "end_turn"}),
     ]

@@ -14,12 +14,12 @@ from gatekeeper.actions.task_figures import (
     is_conversation,
     routes_of,
 )
+from gatekeeper.actions.task_spans import read_spans
 from gatekeeper.core.critical_path import factor
 from gatekeeper.core.routing import Rule
-from gatekeeper.core.span_documents import from_text
 from gatekeeper.core.task_assignment import RoutedRules, Routing, TaskRules, conversation_of
 from gatekeeper.errors import InputError, NotFound
-from gatekeeper.store import catalog, retention, spans, tasks
+from gatekeeper.store import catalog, retention, tasks
 from gatekeeper.store.database import Database, Session, now
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ BATCH = 50
 BUDGET_S = 0.5
 """What one tick does at most: so many tasks, and no further one after so many seconds."""
 
-# A large task takes 100 MB and more while it is computed, and the interpreter computes no two at once:
+# A large task takes 50 MB and more while it is computed, and the interpreter computes no two at once:
 # whoever asks for one takes turns with the others, and then mostly finds it computed.
 _turn = threading.RLock()
 
@@ -101,14 +101,13 @@ def _settle_in_turn(db: Database, task_id: str, routing: Routing, *, anyway: boo
         seen = tasks.unsettled(session, task_id)
         if seen is None or _done(seen, routing, anyway=anyway):
             return False
-        texts = spans.of_task(session, task_id, limit=MAX_SPANS + 1)
+        found = read_spans(session, task_id, routing, limit=MAX_SPANS + 1)
         at = now(session)
-    if not texts:  # a conversation whose traces now belong elsewhere
+    if not found:  # a conversation whose traces now belong elsewhere
         with db.write() as session:
             return tasks.file_under(session, seen, None, routing=routing.digest)
-    too_large = len(texts) > MAX_SPANS
-    found = [from_text(text) for text in texts[:MAX_SPANS]]
-    del texts  # as large as what was made of them
+    too_large = len(found) > MAX_SPANS
+    found = found[:MAX_SPANS]
     rules = routing.task_rules(routes_of(seen, found, routing))
     due_at = seen.touched_at + max(rule.quiet_s for rule in rules)
     quiet = due_at <= at
@@ -228,7 +227,7 @@ def _path(db: Database, record: tasks.TaskRecord, task_id: str, *, speedup: floa
     with db.read() as session:
         routing = routing_of(session)
         seen = tasks.unsettled(session, record.id)
-        texts = spans.of_task(session, record.id, limit=MAX_SPANS + 1)
+        found = read_spans(session, record.id, routing, limit=MAX_SPANS + 1)
     if record.spans_removed_at is not None:
         raise NotFound(
             "has figures but no spans any more: they were removed when they were old",
@@ -236,15 +235,13 @@ def _path(db: Database, record: tasks.TaskRecord, task_id: str, *, speedup: floa
             value=task_id,
             remedy="read the task itself, or keep spans longer",
         )
-    if seen is None or not texts or len(texts) > MAX_SPANS:
+    if seen is None or not found or len(found) > MAX_SPANS:
         raise InputError(
             f"has no spans, or more than {MAX_SPANS}",
             field="task",
             value=task_id,
             remedy="export smaller traces",
         )
-    found = [from_text(text) for text in texts]
-    del texts  # as above
     computed, problem = compute(seen, found, routing, speedup=speedup)
     if computed is None:
         raise InputError(str(problem), field="task", value=task_id, remedy="see its repairs")

@@ -22,8 +22,10 @@ from gatekeeper.errors import GatekeeperError, InputError, TraceError, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gatekeeper.core.joint_ratios import JointRatio
     from gatekeeper.core.task_profile import TaskProfile
     from gatekeeper.core.traces import Trace
+    from gatekeeper.reports.profile_measured import Measured
 
 __all__ = ["profile"]
 
@@ -82,6 +84,13 @@ def _changes(
     help="The route's YAML, as for gatekeeper route set --file: its rules say which calls are "
     "its own. Without it, those that name it in gatekeeper.route.",
 )
+@click.option(
+    "--serving",
+    type=click.Path(path_type=Path),
+    help="Table confirm of a serving gate run (Parquet, from /v1/gate-runs/ID/evidence/confirm): what "
+    "its ratios of first token and decoding, drawn together for each call, save.",
+)
+@click.option("--concurrency", type=int, help="Level of --serving; needed where it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line for each segment.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained page.")
@@ -93,6 +102,8 @@ def profile(
     decode: Change | None,
     route: str | None,
     route_file: Path | None,
+    serving: Path | None,
+    concurrency: int | None,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -106,15 +117,17 @@ def profile(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     asked = _asked(changes, decode, route, route_file)
+    ratios = _ratios(serving, concurrency)
     loaded, refused = _load(files)
     profiles = _profiles(_together(loaded), refused, asked)
     _check_names(asked, [one for _, one in profiles])
+    measured = _measured([one for _, one in profiles], ratios)
     if as_json:
-        _print_json(profiles, refused)
+        _print_json(profiles, refused, measured)
     elif as_csv:
         _print_csv(profiles, refused)
     elif html is None:
-        _print_report(profiles, refused, full=full)
+        _print_report(profiles, refused, measured, full=full)
     else:
         _print_refused(refused)
     if html is not None and profiles:
@@ -142,6 +155,36 @@ def _asked(
         return WhatIf(every or WhatIf.decode(2).changes, route, routing)
     except GatekeeperError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _ratios(
+    serving: Path | None, concurrency: int | None
+) -> tuple[int, tuple[JointRatio, ...]] | None:
+    """Level of concurrency and ratios of a serving gate's table, where one is named.
+
+    Raises:
+        click.UsageError: a table that cannot be used, or a level without one.
+    """
+    if serving is None:
+        if concurrency is not None:
+            raise click.UsageError("--concurrency needs --serving, the gate's table")
+        return None
+    from gatekeeper.cli.profile_serving import read_ratios
+
+    try:
+        return read_ratios(serving, concurrency)
+    except GatekeeperError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _measured(
+    profiles: Sequence[TaskProfile], ratios: tuple[int, tuple[JointRatio, ...]] | None
+) -> Sequence[Measured | None]:
+    if ratios is None:
+        return [None] * len(profiles)
+    from gatekeeper.cli.profile_serving import measured_savings
+
+    return measured_savings(profiles, *ratios)
 
 
 def _routing(route: str, file: Path | None) -> Routing:
@@ -279,12 +322,24 @@ def _progress(items: list[T], label: str) -> Iterable[T]:
         yield from bar
 
 
-def _print_json(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str, str]]) -> None:
+def _print_json(
+    profiles: list[tuple[str, TaskProfile]],
+    refused: list[tuple[str, str]],
+    measured: Sequence[Measured | None],
+) -> None:
     from gatekeeper.reports.profile import calls_json, profile_json
+    from gatekeeper.reports.profile_measured import measured_json
     from gatekeeper.reports.profile_words import excluded
 
     document = {
-        "tasks": [{**profile_json(one, file), "calls": calls_json(one)} for file, one in profiles],
+        "tasks": [
+            {
+                **profile_json(one, file),
+                "measured_saving_s": measured_json(found),
+                "calls": calls_json(one),
+            }
+            for (file, one), found in zip(profiles, measured, strict=True)
+        ],
         "refused": [{"file": file, "reason": reason} for file, reason in refused],
         "excluded": excluded([one for _, one in profiles]),
     }
@@ -299,7 +354,11 @@ def _print_csv(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str,
 
 
 def _print_report(
-    profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str, str]], *, full: bool
+    profiles: list[tuple[str, TaskProfile]],
+    refused: list[tuple[str, str]],
+    measured: Sequence[Measured | None],
+    *,
+    full: bool,
 ) -> None:
     from rich.console import Console
     from rich.rule import Rule
@@ -312,10 +371,11 @@ def _print_report(
         console.print(render_summary(profiles, width=min(console.width, 120)))
         console.print(Text("\n --full prints every task", style="dim"))
     else:
-        for i, (file, one) in enumerate(profiles):
+        for i, ((file, one), found) in enumerate(zip(profiles, measured, strict=True)):
             if i:
                 console.print(Rule(style="dim"))
-            console.print(render_profile(one, file, width=min(console.width, 120)))
+            width = min(console.width, 120)
+            console.print(render_profile(one, file, width=width, measured=found))
     _print_refused(refused)
 
 

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.tasks import Work
 
-__all__ = ["causes_of"]
+__all__ = ["CALL_ID", "causes_of", "ids_named"]
 
-_CALL_ID = ("gen_ai.tool.call.id", "ai.toolCall.id", "tool_call.id", "tool_call_id")
+CALL_ID = ("gen_ai.tool.call.id", "ai.toolCall.id", "tool_call.id", "tool_call_id")
+"""Attributes with the id by which a model call asked for a tool."""
+
 _OUTPUT = re.compile(r"output|response|completion", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9_\-]{6,}")
 
@@ -67,10 +69,15 @@ def _tools_by_call_id(works: Sequence[Work]) -> dict[str, list[int]]:
     for i, work in enumerate(works):
         if work.kind != "tool" or work.absorbed:
             continue
-        values = {work.span.attributes.get(key) for key in _CALL_ID}
+        values = {work.span.attributes.get(key) for key in CALL_ID}
         for value in sorted(v for v in values if isinstance(v, str)):
             tools.setdefault(value, []).append(i)
     return tools
+
+
+def ids_named(text: str, known: frozenset[str]) -> frozenset[str]:
+    """Which of these tool-call ids stand in a text."""
+    return known.intersection(_WORD.findall(text))
 
 
 def _mentions(
@@ -87,7 +94,7 @@ def _mentions(
         if value is None or isinstance(value, (int, float)):  # a number names nothing
             continue
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        found = known.intersection(_WORD.findall(text))
+        found = ids_named(text, known)
         if found:
             (output if _OUTPUT.search(key) else given).update(found)
     return frozenset(output - given), frozenset(given)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gatekeeper.core.dialects.vocabulary import VOCABULARY
-from gatekeeper.core.segment_kinds import MODEL
+from gatekeeper.core.segment_kinds import MODEL, PHASES
 from gatekeeper.core.span_forest import build_forest
 from gatekeeper.core.span_kinds import classify
 
@@ -38,7 +38,7 @@ __all__ = ["MOST_CLOCKS", "RESOLUTION_NS", "SPAN_KIND", "Aligned", "align", "clo
 RESOLUTION_NS = 10**6
 """Differences up to this are what exporters round times by, and no sign of a clock."""
 
-MOST_CLOCKS = 64
+MOST_CLOCKS = 32
 """Clocks of one task that are set right; of more it is only seen whether they disagree."""
 
 SPAN_KIND = "span.kind"
@@ -153,12 +153,14 @@ def _bounds(parent: Span, child: Span) -> tuple[float, float, float]:
 
 
 def _waits(parent: Span, child: Span) -> bool:
-    """Whether a span lasts until what it called on another machine has answered."""
-    kinds = [one.attributes.get(SPAN_KIND) for one in (parent, child)]
-    if kinds == ["client", "server"]:
+    """Whether a span lasts until what it called on another machine has answered.
+
+    A model call waits for its server, but not for the tools that it starts while it streams.
+    """
+    if [one.attributes.get(SPAN_KIND) for one in (parent, child)] == ["client", "server"]:
         return True
-    found = classify(parent)
-    return found.kind == MODEL and found.told
+    above = classify(parent)
+    return above.kind == MODEL and above.told and classify(child).kind in (MODEL, "queue", *PHASES)
 
 
 def _shifts(known: Iterable[str], found: _Differences) -> dict[str, int] | None:

@@ -115,6 +115,15 @@ class Routing:
         """Every rule in the order in which it is tried."""
         return tuple(rule for one in self.routes for rule in one.rules)
 
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """Span attributes whose values decide on a call's route, a task or its session."""
+        named = {name for rule in self.rules for name, _ in rule.attributes}
+        ids = {one.tasks.session_attribute for one in self.routes} - {None}
+        sessions = {str(name) for name in (*_SESSION, *ids)}
+        resources = {f"resource.{name}" for name in sessions}
+        return frozenset({*named, *sessions, *resources, ROUTE_ATTRIBUTE, _AGENT})
+
     @property
     def least_quiet_s(self) -> float:
         """Earliest moment at which any task may be complete, in seconds after its last span."""

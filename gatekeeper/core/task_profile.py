@@ -168,17 +168,17 @@ def profile_task(
 
 def _saving(task: Task, graph: EventGraph, scope: Scope, rates: TokenRates) -> SavingInterval:
     ranges = [ratio_range(change.speedup) for change in scope.what_if.changes]
-    cases = [(task, graph)]
+    cases: Iterable[tuple[Task, EventGraph]] = [(task, graph)]
     if any(call.grade == "C" for _, call in task.calls):
         others = (with_rates(task, rates, edge=edge) for edge in ("low", "high"))
-        cases = [(other, build_graph(other)) for other in others]
-    explicit = build_graph(task, happens_before=False)
+        cases = ((other, build_graph(other)) for other in others)  # each is as large as the task
     # A faster rate or ratio saves more, a slow-down costs more: the extremes are among the ends.
     ends = [
         saving(g, scope.factors(g, t, speedups=[ends[which] for ends in ranges]))
         for t, g in cases
         for which in (0, 1)
     ]
+    explicit = build_graph(task, happens_before=False)
     return SavingInterval(
         value=saving(graph, scope.factors(graph, task)),
         low=min(ends),

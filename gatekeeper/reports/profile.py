@@ -12,6 +12,7 @@ from rich.text import Text
 from gatekeeper.core.call_evidence import evidence_of
 from gatekeeper.core.span_kinds import KINDS
 from gatekeeper.errors import printable
+from gatekeeper.reports.profile_measured import Measured, measured_sentence
 from gatekeeper.reports.profile_words import (
     Unit,
     ceiling_sentence,
@@ -110,7 +111,9 @@ def calls_json(profile: TaskProfile) -> list[dict[str, Any]]:
     ]
 
 
-def render_profile(profile: TaskProfile, file: str, *, width: int = 100) -> RenderableType:
+def render_profile(
+    profile: TaskProfile, file: str, *, width: int = 100, measured: Measured | None = None
+) -> RenderableType:
     """Terminal report of one task, at most ``width`` columns wide."""
     task = profile.task
     title = Text(printable(file), style="bold")
@@ -130,6 +133,8 @@ def render_profile(profile: TaskProfile, file: str, *, width: int = 100) -> Rend
     head.add_column()
     head.add_row("Ceiling", _ceiling(profile))
     head.add_row("Saving", _saving(profile))
+    if measured is not None:
+        head.add_row("Measured", Text(measured_sentence(measured, task.wall_ns)))
     waiting = waiting_sentence(profile)
     if waiting is not None:
         head.add_row("Nobody waits", Text(waiting))

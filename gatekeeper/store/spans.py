@@ -14,11 +14,13 @@ from gatekeeper.store.schema_traces import span as table
 from gatekeeper.store.schema_traces import task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["SpanRow", "Stored", "insert", "of_task"]
 
 Key = tuple[str, str]
+
+_AT_A_TIME = 64
 
 
 class SpanRow(NamedTuple):
@@ -140,13 +142,17 @@ def _digests(found: Iterable[Any]) -> dict[Key, str]:
     return {(a, b): sha256 for a, b, sha256 in found}
 
 
-def of_task(session: Session, task_id: str, *, limit: int) -> list[str]:
-    """Documents of up to ``limit`` spans of a task: its trace's, or those of all its traces."""
+def of_task(session: Session, task_id: str, *, limit: int) -> Iterator[str]:
+    """Documents of up to ``limit`` spans of a task: its trace's, or those of all its traces.
+
+    They come from the database a few at a time: together they may be larger than all else.
+    """
     parts = select(task.c.id).where(task.c.part_of == task_id)
     query = (
         select(table.c.document)
         .where((table.c.task == task_id) | table.c.task.in_(parts))
         .order_by(table.c.trace_id, table.c.span_id)
         .limit(limit)
+        .execution_options(yield_per=_AT_A_TIME)
     )
-    return [str(document) for document in session.execute(query).scalars()]
+    return map(str, session.execute(query).scalars())

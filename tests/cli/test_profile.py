@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import trace_corpus
 from click.testing import CliRunner
@@ -46,6 +47,7 @@ def test_json_is_the_documented_document() -> None:
         "model_calls",
         "what_if",
         "without_human_wait",
+        "measured_saving_s",
         "calls",
     ]
     assert document["excluded"] == {}
@@ -165,6 +167,9 @@ def test_a_route_takes_its_calls_by_attribute_or_by_rules(tmp_path: Path) -> Non
         (["--route-file", "x"], ["--route-file needs --route"]),
         (["--route", "r", "--route-file", "absent"], ["file=absent", "no such file"]),
         (["--json", "--csv"], ["exclude each other"]),
+        (["--concurrency", "2"], ["--concurrency needs --serving"]),
+        (["--serving", "absent"], ["serving=absent", "Parquet", "/evidence/confirm"]),
+        (["--serving", str(ESSAY)], ["cannot be read as Parquet"]),
         (["--html", "/nowhere/x.html"], ["file=/nowhere/x.html", "can be written"]),
     ],
 )
@@ -312,3 +317,95 @@ def test_every_readable_corpus_file_renders() -> None:
     result = run(*trace_corpus.files(readable=True), "--full")
     assert result.exit_code == 0
     assert result.stderr == ""
+
+
+def confirm(tmp_path: Path, *levels: int) -> Path:
+    """Pairs of blocks in which speculation halves the decoding and doubles the first token."""
+    rows = [
+        {
+            "pair": pair,
+            "arm": arm,
+            "concurrency": level,
+            "gamma": 3 if fast else 0,
+            "load_class": "short",
+            "prompt_tokens": 8,
+            "arrival_s": 0.0,
+            "first_s": first * (2 if fast else 1),
+            "finish_s": first * (2 if fast else 1) + 10 * (0.01 if fast else 0.02),
+            "tokens": 11,
+            "first_tokens": 1,
+            "reason": "length",
+            "gaps_s": [0.01 if fast else 0.02] * 10,
+        }
+        for level in levels
+        for pair, first in enumerate((0.1, 0.2, 0.3))
+        for arm, fast in (("ordinary", False), ("speculative", True))
+    ]
+    file = tmp_path / "confirm.parquet"
+    pd.DataFrame(rows).to_parquet(file)
+    return file
+
+
+def test_measured_ratios_of_first_token_and_decoding_are_drawn_together(tmp_path: Path) -> None:
+    file = confirm(tmp_path, 4)
+    (task,) = json.loads(run(ESSAY, "--serving", file, "--json").stdout)["tasks"]
+    found = task["measured_saving_s"]
+    assert (found["concurrency"], found["pairs"]) == (4, 3)
+    # 1.2 s of decoding halved, 0.8 s to the first token, queue included, doubled.
+    first = sum(task["critical_path_s"][kind] for kind in ("queue", "prefill"))
+    assert found["mean"] == pytest.approx(0.6 - first, abs=1e-5)
+    assert found["low"] == pytest.approx(found["high"], abs=1e-5)
+    assert found["at_mean_ratios"] == pytest.approx(found["mean"], abs=1e-5)
+    shown = " ".join(run(ESSAY, "--serving", file).stdout.split())
+    assert "Measured" in shown
+    assert "at concurrency 4, 3 block pairs" in shown
+    assert json.loads(run(ESSAY, "--json").stdout)["tasks"][0]["measured_saving_s"] is None
+
+
+def test_measured_ratios_change_only_the_calls_of_the_route_asked_about(tmp_path: Path) -> None:
+    file = confirm(tmp_path, 2, 4)
+    options = ("--serving", file, "--concurrency", 4, "--json")
+    (task,) = json.loads(run(ESSAY, *options, "--route", "order-desk/answer").stdout)["tasks"]
+    (whole,) = json.loads(run(ESSAY, *options).stdout)["tasks"]
+    assert task["measured_saving_s"] == whole["measured_saving_s"]
+    other = [*task["calls"]]
+    assert [call["route"] for call in other] == ["order-desk/answer"]
+
+
+def test_tasks_that_are_not_priced_have_no_measured_saving(tmp_path: Path) -> None:
+    traces = tmp_path / "bare.json"
+    document = json.loads(ESSAY.read_text())
+    for group in document["resourceSpans"]:
+        for one in group["scopeSpans"][0]["spans"]:
+            one["attributes"] = [a for a in one["attributes"] if "latency" not in a["key"]]
+            one["attributes"] = [a for a in one["attributes"] if "usage" not in a["key"]]
+    traces.write_text(json.dumps(document))
+    result = run(traces, "--serving", confirm(tmp_path, 4), "--json")
+    (task,) = json.loads(result.stdout)["tasks"]
+    assert task["evidence_grade"] == "D"
+    assert task["measured_saving_s"]["mean"] is None
+    assert "unknown, which is not zero" in run(traces, "--serving", confirm(tmp_path, 4)).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], ["concurrency=absent", "is not named", "use one of 2, 4"]),
+        (["--concurrency", "3"], ["concurrency=3", "use one of 2, 4"]),
+    ],
+)
+def test_level_of_the_gate_has_to_be_one_of_its_table(
+    options: list[str], said: list[str], tmp_path: Path
+) -> None:
+    result = run(ESSAY, "--serving", confirm(tmp_path, 2, 4), *options)
+    assert result.exit_code == 2
+    for part in said:
+        assert part in result.stderr
+
+
+def test_another_table_is_refused_by_the_columns_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.parquet"
+    pd.DataFrame({"pair": [1], "accepted": [2]}).to_parquet(file)
+    result = run(ESSAY, "--serving", file)
+    assert result.exit_code == 2
+    assert "is no confirm table: it lacks arm, arrival_s" in result.stderr

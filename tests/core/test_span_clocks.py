@@ -54,7 +54,7 @@ def test_child_that_starts_before_its_cause_is_moved_into_the_middle_of_it() -> 
 @pytest.mark.parametrize("waits", ["kinds", "model"])
 def test_answer_that_ends_after_the_call_that_waited_for_it_is_moved_back(waits: str) -> None:
     kinds: Any = ({"span__kind": "client"}, {"span__kind": "server"})
-    above, below = kinds if waits == "kinds" else ({"kind": "model"}, {})
+    above, below = kinds if waits == "kinds" else ({"kind": "model"}, {"kind": "decode"})
     found = aligned(
         on("app", "call", 0, 220, **above), on("gpu", "serve", 510, 710, parent="call", **below)
     )
@@ -62,8 +62,12 @@ def test_answer_that_ends_after_the_call_that_waited_for_it_is_moved_back(waits:
     assert found.repairs == ("clock of host gpu is ahead: its 1 span moved by -500.000 ms",)
 
 
-def test_work_that_nobody_waits_for_may_outlive_its_cause() -> None:
-    spans = (on("app", "ask", 0, 220), on("jobs", "job", 300, 400, parent="ask"))
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [({}, {}), ({"kind": "model"}, {"kind": "tool"}), ({"span__kind": "client"}, {})],
+)
+def test_work_that_nobody_waits_for_may_outlive_its_cause(above: Any, below: Any) -> None:
+    spans = (on("app", "ask", 0, 220, **above), on("jobs", "job", 100, 300, parent="ask", **below))
     assert aligned(*spans) == Aligned(sorted(spans, key=canonical_key))
 
 

@@ -33,9 +33,9 @@ def test_new_known_and_contradicting_rows(db: Database) -> None:
     assert second.new == (row(3),)
     assert second.conflicts == (row(2, "b"), row(3, "c"))
     with db.read() as session:
-        assert spans.of_task(session, "t", limit=9) == ['"1a"', '"2a"', '"3a"']
-        assert spans.of_task(session, "t", limit=2) == ['"1a"', '"2a"']
-        assert spans.of_task(session, "other", limit=9) == []
+        assert list(spans.of_task(session, "t", limit=9)) == ['"1a"', '"2a"', '"3a"']
+        assert list(spans.of_task(session, "t", limit=2)) == ['"1a"', '"2a"']
+        assert list(spans.of_task(session, "other", limit=9)) == []
 
 
 def test_many_rows_in_one_request(db: Database) -> None:
@@ -57,7 +57,7 @@ def test_ids_and_documents_come_back_as_they_were(db: Database) -> None:
     with db.write() as session:
         assert spans.insert(session, [odd, odd]) == spans.Stored((), ())
     with db.read() as session:
-        assert spans.of_task(session, odd.task, limit=9) == [odd.document]
+        assert list(spans.of_task(session, odd.task, limit=9)) == [odd.document]
 
 
 def test_what_postgresql_refuses_is_an_error_of_ours(db: Database) -> None:

@@ -71,6 +71,40 @@ def test_hex_ids_numbers_either_way_and_every_attribute_type() -> None:
     assert one.links[0].span_id == "00000000000000aa"
 
 
+@pytest.mark.parametrize(
+    ("number", "name", "kept"),
+    [
+        (0, "UNSPECIFIED", None),
+        (1, "INTERNAL", None),
+        (2, "SERVER", "server"),
+        (3, "CLIENT", "client"),
+        (4, "PRODUCER", "producer"),
+        (5, "CONSUMER", "consumer"),
+    ],
+)
+def test_a_spans_kind_is_kept_whichever_way_it_is_written(
+    number: int, name: str, kept: str | None
+) -> None:
+    request = ExportTraceServiceRequest()
+    raw = (
+        request.resource_spans.add()
+        .scope_spans.add()
+        .spans.add(
+            trace_id=bytes.fromhex(TRACE),
+            span_id=bytes.fromhex(SPAN),
+            start_time_unix_nano=1,
+            kind=number,
+        )
+    )
+    assert raw.kind == number
+    written = (document(kind=number), document(kind=f"SPAN_KIND_{name}"))
+    for one in map(only, (*written, request.SerializeToString())):
+        assert one.attributes.get("span.kind") == kept
+    own = [{"key": "span.kind", "value": {"stringValue": "mine"}}]
+    assert only(document(kind=number, attributes=own)).attributes["span.kind"] == "mine"
+    assert "span.kind" not in only(document(kind={})).attributes
+
+
 def test_single_document_array_and_lines_read_alike() -> None:
     other = document(spanId="00000000000000bb")
     lines = b"\n".join(json.dumps(d).encode() for d in (document(), other))
