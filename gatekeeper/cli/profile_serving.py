@@ -9,11 +9,12 @@ from gatekeeper.errors import InputError
 from gatekeeper.reports.profile_measured import Measured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from gatekeeper.core.joint_ratios import JointRatio
     from gatekeeper.core.task_profile import TaskProfile
+    from gatekeeper.core.traces import Span
 
 __all__ = ["measured_savings", "read_ratios"]
 
@@ -89,7 +90,11 @@ def measured_savings(
                 ratios,
                 draws=_DRAWS,
                 rng=rng,
-                only=lambda span, calls=calls: span.span_id in calls,
+                only=_among(calls),
             )
         found.append(Measured(concurrency, len(ratios), saved))
     return found
+
+
+def _among(calls: Collection[str]) -> Callable[[Span], bool]:
+    return lambda span: span.span_id in calls
