@@ -7,12 +7,14 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import yaml
 from pricing_cases import OUTCOME, PRICES, serving, task
 
 from gatekeeper.config import data_dir
-from gatekeeper.store import schema_traces
+from gatekeeper.store import rollouts, schema_traces
+from gatekeeper.store.database import now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +78,50 @@ def add_tasks(db: Database, route: str = "prose", *, count: int = 8, decode: flo
                     curve_high=curve,
                     ceiling_s=decode,
                 )
+            )
+
+
+def arrive(
+    db: Database,
+    arm: str,
+    wall_s: float,
+    *,
+    count: int = 60,
+    name: str = "",
+    success: float | None = None,
+) -> None:
+    """Store complete tasks of an arm as if they had just come in, each a session of its own."""
+    rng = np.random.default_rng(len(name) + count)
+    walls = wall_s + rng.normal(0, 0.05, count)
+    with db.write() as session:
+        at = now(session)
+        ids = [f"{arm}-{name or at}-{i}" for i in range(count)]
+        whole = {
+            "source_format": "otlp",
+            "notes": [],
+            "generation": 1,
+            "computed": 1,
+            "state": "complete",
+            "version": 1,
+            **dict.fromkeys(("created_at", "touched_at", "due_at", "updated_at", "started_at"), at),
+        }
+        part = {"route": "prose", "version": 1, "calls": 1, "grade": "A", "reconciled": True}
+        session.execute(schema_traces.task.insert(), [{**whole, "id": one} for one in ids])
+        session.execute(
+            schema_traces.task_route.insert(),
+            [
+                {**part, "task": one, "session": one, "wall_s": float(wall), "arm": arm}
+                for one, wall in zip(ids, walls, strict=True)
+            ],
+        )
+        if success is not None:
+            good = round(success * count)
+            rollouts.add_outcomes(
+                session,
+                [
+                    rollouts.OutcomeRecord("prose", one, None, None, i < good, None)
+                    for i, one in enumerate(ids)
+                ],
             )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import OverrideRecord
 
-__all__ = ["ListedAlarm", "bar", "list_alarms", "raise_alarms"]
+__all__ = ["ListedAlarm", "bar", "begun_at", "list_alarms", "raise_alarms"]
 
 _MOST_CONTINUED = 100
 """Longest chain of inconclusive runs that is followed back; beyond it nothing counts as begun."""
@@ -81,11 +81,11 @@ def needed(
 def _passed_since(session: Session, row: Mapping[str, Any], at: float) -> bool:
     if row["outcome"] != str(Outcome.PASS) or row["run_id"] is None:
         return False
-    begun = _begun(session, str(row["run_id"]))
+    begun = begun_at(session, str(row["run_id"]))
     return begun is not None and begun > at
 
 
-def _begun(session: Session, run_id: str) -> float | None:
+def begun_at(session: Session, run_id: str) -> float | None:
     """When the oldest of a result's evidence began: a run may go on from earlier ones."""
     oldest: float | None = None
     for _ in range(_MOST_CONTINUED):

@@ -10,6 +10,7 @@ from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import plain, read
 from gatekeeper.core.policies import Policy, Slo
+from gatekeeper.core.ramp import Rollout
 from gatekeeper.core.routing import Rule
 from gatekeeper.core.task_assignment import TaskRules
 from gatekeeper.errors import Incompatible, InputError, NotFound
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database
 
 __all__ = [
+    "KEEP",
     "apply_policy",
     "check_name",
     "covered_sampling",
@@ -38,6 +40,9 @@ __all__ = [
     "put_route",
     "register",
 ]
+
+KEEP: Mapping[str, Any] = {}
+"""A rollout that nobody spoke of: the route keeps the one it has."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -209,8 +214,12 @@ def put_route(
     sampling: Sequence[Mapping[str, Any]] = (),
     task_rules: Mapping[str, Any] | None = None,
     economics: str | None = None,
+    rollout: Mapping[str, Any] | None = KEEP,
 ) -> RouteRecord:
     """Create or replace a route and decide it. No ``sampling`` means all that the artifact covers.
+
+    ``rollout`` None is for everybody at once; what is there stays where it is left out, since whoever
+    changes something else must not end a ramp.
 
     Raises:
         InputError: a name, rule, limit or setting is wrong.
@@ -228,6 +237,9 @@ def put_route(
     if economics is not None:
         check_name("economics", economics)
     limits = None if slo is None else plain(read(Slo, dict(slo), field="slo"))
+    reach = rollout or None
+    if rollout is not KEEP and rollout is not None:
+        reach = Rollout.from_dict(rollout).to_dict()
     with db.write() as session:
         found = _artifact(store.resolve(session, artifact), artifact, "artifact")
         if store.current_policy(session, policy) is None:
@@ -236,6 +248,8 @@ def put_route(
             )
         covered_sampling(sampling, found.document, route=name)
         before = store.route(session, name, lock=True)
+        if rollout is KEEP and before is not None:
+            reach = before.rollout
         record = store.put_route(
             session,
             RouteRecord(
@@ -249,6 +263,7 @@ def put_route(
                 updated_at=0.0,
                 task_rules=grouping,
                 economics=economics,
+                rollout=reach,
             ),
         )
         access.audit(

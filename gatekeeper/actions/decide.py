@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.alarms import bar
+from gatekeeper.actions.ramp import ramped
 from gatekeeper.core.bypass import BYPASS, Lease, RequestContext, RequestDecision, decide_request
-from gatekeeper.core.granting import Hold, grant, settle
+from gatekeeper.core.granting import Hold, grant, ready_at, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
 from gatekeeper.core.value import ValueInterval
 from gatekeeper.core.verdicts import from_json
@@ -144,7 +145,11 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
         override=_override(override),
     )
     wanted = bar(session, wanted, route=route.name, artifact=artifact.digest, override=override)
-    verdict, hold = settle(policy, wanted, _recall(before.state if before else {}), moment)
+    remembered = before.state if before else {}
+    verdict, hold = settle(policy, wanted, _recall(remembered), moment)
+    rollout, ramp = ramped(
+        session, route, verdict, remembered, artifact=artifact.digest, now=moment
+    )
     lease = grant(
         policy,
         verdict,
@@ -152,15 +157,17 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
         artifact=artifact.digest,
         version=(0, 0),
         now=moment,
+        rollout=rollout,
     )
     turning = _next_change(governing.values(), override, at)
     if wanted.action != verdict.action:
-        turning = _earliest(turning, _ready(policy, hold), at)
+        ready = ready_at(policy, hold)
+        turning = _earliest(turning, 0.0 if ready is None else ready.timestamp(), at)
     return _Fresh(
         artifact=artifact.digest,
         policy=stored_policy.digest,
         document=lease.to_dict(),
-        state={"reconsider_at": turning, "hold": _remember(hold)},
+        state={"reconsider_at": turning, "hold": _remember(hold), **ramp},
         evidence_expires_at=verdict.evidence_expires_at,
         at=at,
     )
@@ -293,19 +300,6 @@ def _next_change(
 def _earliest(one: float | None, other: float, at: float) -> float:
     later = max(other, at)
     return later if one is None else min(one, later)
-
-
-def _ready(policy: Policy, hold: Hold) -> float:
-    """When a held-back enable may take effect, by the rule of ``settle``."""
-    times = [
-        time.timestamp() + wait
-        for time, wait in (
-            (hold.enable_since, policy.hysteresis_s),
-            (hold.fell_back_at, policy.cooldown_s),
-        )
-        if time is not None
-    ]
-    return max(times, default=0.0)
 
 
 def _due(record: DecisionRecord, at: float) -> bool:

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from gatekeeper.actions import evidence_tables, finish, ledger, plan, price, report
+    from gatekeeper.actions import (
+        delivered,
+        evidence_tables,
+        finish,
+        ledger,
+        plan,
+        price,
+        report,
+    )
 
-__all__ = ["evidence_tables", "finish", "ledger", "plan", "price", "report"]
+__all__ = ["delivered", "evidence_tables", "finish", "ledger", "plan", "price", "report"]
 
 _lock = threading.RLock()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gatekeeper.actions.decide import refresh
+from gatekeeper.actions.delivered_due import judge_due
 from gatekeeper.actions.pricing_due import reprice_due
 from gatekeeper.actions.queue import dispatch, reap
 from gatekeeper.actions.schedules_due import fire_due
@@ -33,7 +34,7 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reconciler:
-    """Four threads that tick once a second; any number of replicas may tick at a time.
+    """Five threads that tick once a second; any number of replicas may tick at a time.
 
     Tasks and prices are computed on threads of their own: a bypass must not wait for arithmetic.
     Without an ``evidence`` folder, which keeps what prices rest on, nothing is priced.
@@ -62,6 +63,7 @@ class Reconciler:
             ("tasks", self.settle_tasks),
             ("prices", self.price_routes),
             ("schedules", self.fire_schedules),
+            ("rollouts", self.judge_rollouts),
         ]
 
     @property
@@ -96,6 +98,10 @@ class Reconciler:
     def fire_schedules(self) -> None:
         """Queue the gate runs that schedules ask for now."""
         fire_due(self.db)
+
+    def judge_rollouts(self) -> None:
+        """Judge what rollouts delivered, where there is enough of it."""
+        _say(judge_due(self.db))
 
     def _run(self, work: Callable[[], None]) -> None:
         while not self._stop.wait(self.period_s):

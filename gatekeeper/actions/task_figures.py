@@ -15,6 +15,7 @@ from gatekeeper.core.task_assignment import (
     AssignedCall,
     Routing,
     TaskRules,
+    arm_of,
     assign,
     joined,
     session_of,
@@ -170,6 +171,7 @@ def figures(
                 curve_low=_points(one.low),
                 curve_high=_points(one.high),
                 ceiling_s=_seconds(one.ceiling_ns),
+                arm=arm_of(computed.calls, one.route),
             )
             for one in computed.curves
         ),

@@ -19,6 +19,7 @@ from gatekeeper.api import (
     ofrep,
     problems,
     reports,
+    rollouts,
     rounds,
     runs,
     schedules,
@@ -43,6 +44,7 @@ ROUTERS = (
     value.router,
     schedules.router,
     admin.router,
+    rollouts.router,
 )
 
 

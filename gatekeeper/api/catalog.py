@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from gatekeeper.actions import catalog
-from gatekeeper.api.models import AliasBody, Document, RouteBody
+from gatekeeper.actions import catalog, dry_run
+from gatekeeper.api.models import AliasBody, Document, RouteBody, TryBody
 from gatekeeper.api.services import Admin, After, Limit, Operator, Reader, Using, page
 from gatekeeper.api.views import plain_view
 
@@ -55,6 +55,12 @@ def policies(services: Using, _actor: Reader) -> dict[str, Any]:
     return {"items": [plain_view(r) for r in catalog.list_policies(services.db)], "next": None}
 
 
+@router.post("/policies/try")
+def try_policy(body: TryBody, services: Using, _actor: Reader) -> dict[str, Any]:
+    """Say what a policy would have decided in the past days; nothing is stored."""
+    return dry_run.try_policy(services.db, body.document, days=body.days, routes=body.routes)
+
+
 @router.get("/policies/{name}")
 def policy(name: str, services: Using, _actor: Reader) -> dict[str, Any]:
     """One policy by name or digest."""
@@ -98,5 +104,6 @@ def put_route(route: str, body: RouteBody, services: Using, actor: Operator) -> 
         sampling=body.sampling,
         task_rules=body.task_rules,
         economics=body.economics,
+        rollout=body.rollout if "rollout" in body.model_fields_set else catalog.KEEP,
     )
     return plain_view(record)

@@ -19,10 +19,14 @@ router = APIRouter(prefix="/v1", tags=["decisions"])
 
 @router.get("/routes/{route}/decision")
 def decision(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
-    """Return the route's lease: what holds for every request until it lapses."""
+    """Return the route's lease: what holds for every request until it lapses.
+
+    Where an enable is for some targeting keys only, its top says what holds without one, a bypass, and
+    ``rollout.enable`` what holds for the keys that are in.
+    """
     lease = decide.current_lease(services.db, route)
     services.metrics.decisions.labels(route, lease.action, lease.reason).inc()
-    return lease.to_dict()
+    return lease.to_wire()
 
 
 @router.post("/routes/{route}/decision")
@@ -32,7 +36,7 @@ def decide_request(
     """Return the lease, with ``request``: the answer for one request with this context."""
     lease, answer = decide.answer(services.db, route, body.model_dump(exclude_none=True))
     services.metrics.decisions.labels(route, answer.action, answer.reason).inc()
-    return {**lease.to_dict(), "request": {**asdict(answer), "unchecked": list(answer.unchecked)}}
+    return {**lease.to_wire(), "request": {**asdict(answer), "unchecked": list(answer.unchecked)}}
 
 
 @router.get("/decisions")
@@ -71,7 +75,7 @@ def snapshot(
         return Response(status_code=304, headers={"ETag": etag})
     body = {
         "version": [version.epoch, version.counter],
-        "items": [lease.to_dict() for lease in leases],
+        "items": [lease.to_wire() for lease in leases],
     }
     return JSONResponse(body, headers={"ETag": etag})
 

@@ -18,6 +18,7 @@ __all__ = [
     "OverrideBody",
     "RouteBody",
     "TokenBody",
+    "TryBody",
 ]
 
 # PostgreSQL's text has no NUL; refused for both databases alike.
@@ -48,7 +49,10 @@ class AliasBody(Body):
 
 
 class RouteBody(Body):
-    """What a route serves; no ``sampling`` means all that the artifact covers."""
+    """What a route serves; no ``sampling`` means all that the artifact covers.
+
+    A ``rollout`` that is left out stays as it is, and null ends it: a ramp must not end by omission.
+    """
 
     slice: Name
     artifact: Name
@@ -58,6 +62,15 @@ class RouteBody(Body):
     sampling: list[Document] = []
     task_rules: Document | None = None
     economics: Name | None = None
+    rollout: Document | None = None
+
+
+class TryBody(Body):
+    """A policy to try on the past; no ``routes`` means those of its name."""
+
+    document: Document
+    days: Annotated[float, Field(gt=0, le=366)] = 30.0
+    routes: Annotated[list[Name], Field(max_length=100)] = []
 
 
 class GateRunBody(Body):
@@ -143,6 +156,7 @@ class ContextBody(Body):
     memory_utilisation: Annotated[float, Field(ge=0)] | None = None
     draft_queue: Annotated[int, Field(ge=0)] | None = None
     artifact: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+    targeting_key: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
 
 
 class OverrideBody(Body):

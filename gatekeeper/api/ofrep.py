@@ -19,7 +19,8 @@ from gatekeeper.errors import InputError, NotFound
 
 router = APIRouter(prefix="/ofrep/v1", tags=["OFREP"])
 
-_FACTS = tuple(RequestContext.__dataclass_fields__)
+_KEY, _TARGETING_KEY = "targeting_key", "targetingKey"
+_FACTS = tuple(name for name in RequestContext.__dataclass_fields__ if name != _KEY)
 
 
 def _failure(status: int, key: str, code: str, details: str) -> JSONResponse:
@@ -72,8 +73,9 @@ async def evaluate(key: str, request: Request, services: Using, _actor: Reader) 
     if not isinstance(context, dict):
         return _failure(400, key, "INVALID_CONTEXT", "context is not an object")
     facts = {name: context[name] for name in _FACTS if context.get(name) is not None}
+    aimed = {} if context.get(_TARGETING_KEY) is None else {_KEY: context[_TARGETING_KEY]}
     try:
-        lease, answer = await run_in_threadpool(decide.answer, services.db, key, facts)
+        lease, answer = await run_in_threadpool(decide.answer, services.db, key, facts | aimed)
     except NotFound as error:
         return _failure(404, key, "FLAG_NOT_FOUND", str(error))
     except InputError as error:
@@ -91,12 +93,15 @@ async def evaluate(key: str, request: Request, services: Using, _actor: Reader) 
     }
     if lease.evidence_expires_at is not None:
         metadata["evidence_expires_at"] = lease.evidence_expires_at.isoformat()
+    if answer.arm is not None:
+        metadata["arm"] = answer.arm
     enabled = answer.action == ENABLE
+    why = "TARGETING_MATCH" if facts else "STATIC"
     return JSONResponse(
         {
             "key": key,
             "value": enabled,
-            "reason": "TARGETING_MATCH" if facts else "STATIC",
+            "reason": "SPLIT" if lease.partial and answer.arm is not None else why,
             "variant": f"gamma-{answer.gamma}" if enabled else "ordinary",
             "metadata": metadata,
         }

@@ -33,6 +33,10 @@ COMMANDS = {
     "value": ("gatekeeper.cli.value:value", "What a second is worth, fitted from outcomes."),
     "decide": ("gatekeeper.cli.decide:decide", "Enable or bypass: decide a route now."),
     "report": ("gatekeeper.cli.report:report", "Why a route is decided so, figure by figure."),
+    "delivered": (
+        "gatekeeper.cli.delivered:delivered",
+        "Has a rollout brought what was promised?",
+    ),
     "watch": ("gatekeeper.cli.watch:watch", "Is what runs what was gated? Else bypass its routes."),
     "schedule": ("gatekeeper.cli.schedule:schedule", "Say when routes are gated again."),
     "override": ("gatekeeper.cli.override:override", "Set or clear a manual override."),

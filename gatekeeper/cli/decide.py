@@ -22,16 +22,18 @@ __all__ = ["decide"]
 def decide(route: str, *, as_json: bool) -> None:
     """Print the decision of ROUTE: the lease that gateways get.
 
-    Exit status 0 for enable, 1 for bypass.
+    Exit status 0 for enable, if only for the targeting keys that a rollout has let in; 1 for bypass.
     """
     from gatekeeper.cli.http import client, segment
     from gatekeeper.cli.next_steps import next_steps
+    from gatekeeper.core.lease import in_force
 
     with client() as http:
-        lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
+        wire = http.get(f"/v1/routes/{segment(route)}/decision").json()
+        lease = in_force(wire)
         steps = [] if as_json else next_steps(http, lease)
     if as_json:
-        print_document(lease)
+        print_document(wire)
     else:
         window = f", gamma {lease['gamma']}" if lease["gamma"] else ""
         click.echo(f"{route}: {lease['action']}{window} ({lease['reason']})")

@@ -192,8 +192,9 @@ def _decision(http: httpx.Client, route: str) -> str:
     """What the route does now, what would change that, and where the whole report is."""
     from gatekeeper.cli.http import segment
     from gatekeeper.cli.next_steps import next_steps
+    from gatekeeper.core.lease import in_force
 
-    lease = http.get(f"/v1/routes/{segment(route)}/decision").json()
+    lease = in_force(http.get(f"/v1/routes/{segment(route)}/decision").json())
     lines = (
         f"{route}: {lease['action']} ({lease['reason']}): {lease['explanation']}",
         *next_steps(http, lease),

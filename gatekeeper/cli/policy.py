@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table
-from gatekeeper.errors import GatekeeperError
+from gatekeeper.errors import GatekeeperError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,8 +87,10 @@ def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _decisions(http: httpx.Client) -> dict[str, dict[str, Any]]:
+    from gatekeeper.core.lease import in_force
+
     items: list[dict[str, Any]] = http.get("/v1/decisions/snapshot").json()["items"]
-    return {lease["route"]: lease for lease in items}
+    return {lease["route"]: dict(in_force(lease)) for lease in items}
 
 
 _TOLD = ("action", "reason", "gamma", "value", "policy", "explanation")
@@ -122,6 +124,58 @@ def _said(side: Mapping[str, Any]) -> str:
         f"{digits(value['high'], 3)}] {value['currency']} a task"
     )
     return f"{side['action']} ({side['reason']}, {worth})"
+
+
+@policy.command("try")
+@click.argument("path", type=click.Path(path_type=Path), metavar="POLICY.yaml")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 366, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How far back to look.",
+)
+@click.option("--route", "routes", multiple=True, help="Route to try it on; all of its name else.")
+@as_json_option
+def try_(path: Path, *, days: float, routes: tuple[str, ...], as_json: bool) -> None:
+    """Say what POLICY.yaml would have decided lately, beside what was decided. Nothing is stored.
+
+    Decisions are taken anew from stored results, values, overrides and alarms. Gates are not run: a
+    result counts as it was measured, also where the policy would have had the gate measure otherwise.
+    """
+    from gatekeeper.cli.http import client
+
+    found = [document for kind, document in _read(path) if kind == "policies"]
+    if len(found) != 1:
+        raise InputError(
+            f"holds {len(found)} policies", field="path", value=str(path), remedy="name one policy"
+        )
+    body = {"document": found[0], "days": days, "routes": list(routes)}
+    with client(timeout_s=600.0) as http:
+        answer = http.post("/v1/policies/try", json=body).json()
+    if as_json:
+        print_document(answer)
+        return
+    for tried in answer["routes"]:
+        _show_tried(tried)
+
+
+def _show_tried(tried: Mapping[str, Any]) -> None:
+    from gatekeeper.errors import printable
+
+    was, would = (_percent(tried[side]["enabled_share"]) for side in ("was", "would"))
+    click.echo(f"{tried['route']}: enabled {was} of the time, would have been {would}")
+    for one in tried["would"]["decisions"]:
+        window = f", gamma {one['gamma']}" if one["gamma"] else ""
+        click.echo(printable(f"  {one['at']} {one['action']}{window} ({one['reason']})"))
+    for one in tried["assumed"]:
+        click.echo(
+            f"  assumed: run {one['run']}, measured under other settings of the {one['gate']} gate"
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{100 * share:.1f} %"
 
 
 @policy.command("list")

@@ -36,7 +36,7 @@ def route() -> None:
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
-    help="YAML with slice, artifact, policy, rules, slo, sampling, task_rules, economics; "
+    help="YAML with slice, artifact, policy, rules, slo, sampling, task_rules, economics, rollout; "
     "options win.",
 )
 @as_json_option
@@ -74,10 +74,13 @@ def set_(
 def list_(*, as_json: bool) -> None:
     """List routes with their decisions."""
     from gatekeeper.cli.http import client, pages
+    from gatekeeper.core.lease import in_force
 
     with client() as http:
         items = pages(http, "/v1/routes")
-        leases = {d["route"]: d for d in http.get("/v1/decisions/snapshot").json()["items"]}
+        leases = {
+            d["route"]: in_force(d) for d in http.get("/v1/decisions/snapshot").json()["items"]
+        }
     if as_json:
         print_document({"items": items})
         return

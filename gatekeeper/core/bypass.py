@@ -5,11 +5,12 @@ Imported by clients on the request path, so it loads neither numpy nor pandas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.arms import BASELINE, CANDIDATE, HOLDOUT
 from gatekeeper.core.documents import read
-from gatekeeper.core.lease import BYPASS, ENABLE, Envelope, Lease, gamma_at
+from gatekeeper.core.lease import BYPASS, ENABLE, NO_KEY, Envelope, Lease, gamma_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,9 @@ __all__ = [
 RULES = (
     "lease_lapsed",
     "version_mismatch",
+    NO_KEY,
+    HOLDOUT,
+    "ramp",
     "outside_envelope",
     "memory_pressure",
     "draft_overloaded",
@@ -44,7 +48,8 @@ class RequestContext:
 
     ``concurrency`` counts active requests with this one, ``context_tokens`` prompt and output so
     far, ``acceptance`` the recent acceptance rate of the route, ``draft_queue`` requests waiting
-    for the drafter, ``artifact`` the digest of what is running.
+    for the drafter, ``artifact`` the digest of what is running. ``targeting_key`` is what a rollout
+    goes by, such as a session or a user: the same key is always in the same arm.
     """
 
     concurrency: int | None = None
@@ -54,6 +59,7 @@ class RequestContext:
     memory_utilisation: float | None = None
     draft_queue: int | None = None
     artifact: str | None = None
+    targeting_key: str | None = None
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, field: str = "context") -> RequestContext:
@@ -71,7 +77,8 @@ class RequestDecision:
     """The answer for one request. ``gamma`` is 0 for a bypass.
 
     ``reason`` is one of ``RULES``, or the lease's own reason. ``unchecked`` names the facts that
-    a limit of the envelope asks for and the caller did not know.
+    a limit of the envelope asks for and the caller did not know. ``arm`` is the targeting key's in
+    the route's rollout, whatever the other rules say; None without rollout, key or lease.
     """
 
     action: str
@@ -79,6 +86,7 @@ class RequestDecision:
     reason: str
     explanation: str
     unchecked: tuple[str, ...] = ()
+    arm: str | None = None
 
 
 def decide_request(
@@ -92,7 +100,20 @@ def decide_request(
     """
     if lease is None:
         return _bypass("lease_lapsed", "No decision is known, so the target decodes alone.")
-    refusal = _unusable(lease, context, age_s) or _outside(lease, context)
+    # written so that an age of NaN lapses too
+    if not age_s <= max(lease.ttl_s, lease.max_stale_s):
+        return _bypass(
+            "lease_lapsed", f"The decision is {age_s:.0f} s old and could not be renewed."
+        )
+    arm = None
+    if lease.rollout is not None and context.targeting_key:
+        arm = lease.rollout.arm(context.targeting_key)
+    decision = _decided(lease, context, arm)
+    return decision if arm is None else replace(decision, arm=arm)
+
+
+def _decided(lease: Lease, context: RequestContext, arm: str | None) -> RequestDecision:
+    refusal = _unusable(lease, context) or _not_in(lease, arm) or _outside(lease, context)
     if refusal is not None:
         return refusal
     gamma = _gamma(lease, context.concurrency)
@@ -103,12 +124,7 @@ def decide_request(
     )
 
 
-def _unusable(lease: Lease, context: RequestContext, age_s: float) -> RequestDecision | None:
-    # written so that an age of NaN lapses too
-    if not age_s <= max(lease.ttl_s, lease.max_stale_s):
-        return _bypass(
-            "lease_lapsed", f"The decision is {age_s:.0f} s old and could not be renewed."
-        )
+def _unusable(lease: Lease, context: RequestContext) -> RequestDecision | None:
     if lease.action != ENABLE:
         return _bypass(lease.reason, lease.explanation)
     if context.artifact is not None and context.artifact != lease.artifact:
@@ -117,6 +133,17 @@ def _unusable(lease: Lease, context: RequestContext, age_s: float) -> RequestDec
             f"Running is {context.artifact[:12]}, but {str(lease.artifact)[:12]} was gated.",
         )
     return None
+
+
+def _not_in(lease: Lease, arm: str | None) -> RequestDecision | None:
+    """Whom the rollout leaves out: a key of another arm, and whoever names none."""
+    if not lease.partial or arm == CANDIDATE:
+        return None
+    if arm == HOLDOUT:
+        return _bypass(HOLDOUT, "This targeting key is held out, so the target decodes alone.")
+    if arm == BASELINE:
+        return _bypass("ramp", "The ramp has not reached this targeting key yet.")
+    return _bypass(NO_KEY, "The rollout goes by targeting key, and the request names none.")
 
 
 def _outside(lease: Lease, context: RequestContext) -> RequestDecision | None:

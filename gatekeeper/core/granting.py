@@ -12,9 +12,10 @@ from gatekeeper.core.lease import BYPASS, ENABLE, Lease
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from gatekeeper.core.arms import Split
     from gatekeeper.core.policies import Policy, Verdict
 
-__all__ = ["Hold", "grant", "settle"]
+__all__ = ["Hold", "grant", "ready_at", "settle"]
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,8 @@ def settle(policy: Policy, verdict: Verdict, hold: Hold, now: datetime) -> tuple
     if hold.action == ENABLE:
         return verdict, hold
     since = hold.enable_since or now
-    ready = since + timedelta(seconds=policy.hysteresis_s)
-    if hold.fell_back_at is not None:
-        ready = max(ready, hold.fell_back_at + timedelta(seconds=policy.cooldown_s))
+    waiting_hold = Hold(BYPASS, since, hold.fell_back_at)
+    ready = ready_at(policy, waiting_hold) or since
     if now >= ready:
         return verdict, Hold(ENABLE, since, hold.fell_back_at)
     wait = f"the enable verdict must hold until {ready.isoformat()}"
@@ -61,7 +61,20 @@ def settle(policy: Policy, verdict: Verdict, hold: Hold, now: datetime) -> tuple
         explanation=f"Every gate passed, and policy {policy.name} waits for stability: {wait}.",
         still_needed=(wait,),
     )
-    return waiting, Hold(BYPASS, since, hold.fell_back_at)
+    return waiting, waiting_hold
+
+
+def ready_at(policy: Policy, hold: Hold) -> datetime | None:
+    """When a held-back enable may take effect; None where none is held back and nothing fell."""
+    times = [
+        time + timedelta(seconds=wait)
+        for time, wait in (
+            (hold.enable_since, policy.hysteresis_s),
+            (hold.fell_back_at, policy.cooldown_s),
+        )
+        if time is not None
+    ]
+    return max(times, default=None)
 
 
 def grant(
@@ -72,6 +85,7 @@ def grant(
     artifact: str | None,
     version: tuple[int, int],
     now: datetime,
+    rollout: Split | None = None,
 ) -> Lease:
     """Make the lease of a verdict; it never outlives the evidence it rests on."""
     left = math.inf
@@ -87,7 +101,7 @@ def grant(
         gamma_by_concurrency=verdict.gamma_by_concurrency,
         artifact=artifact,
         reason=verdict.reason,
-        explanation=verdict.explanation,
+        explanation=verdict.explanation + (_reach(rollout) if enabled and rollout else ""),
         gates=verdict.gates,
         value=verdict.value,
         envelope=verdict.envelope,
@@ -96,4 +110,16 @@ def grant(
         evidence_expires_at=verdict.evidence_expires_at,
         ttl_s=min(policy.decision_ttl_s, left),
         max_stale_s=min(policy.max_stale_s, left),
+        rollout=rollout,
     )
+
+
+def _reach(rollout: Split) -> str:
+    """Whom an enable is for, in words."""
+    step = f" (step {rollout.step} of {rollout.steps})" if rollout.step else ""
+    if rollout.holdout:
+        return (
+            f" Of all targeting keys {rollout.holdout:.3g} are held out, and of the others "
+            f"{rollout.share:.3g} are in{step}."
+        )
+    return f" Of all targeting keys {rollout.share:.3g} are in{step}."

@@ -7,15 +7,22 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.arms import Split
 from gatekeeper.core.value import ValueInterval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BYPASS", "ENABLE", "Envelope", "Lease", "gamma_at"]
+__all__ = ["BYPASS", "ENABLE", "NO_KEY", "Envelope", "Lease", "gamma_at", "in_force"]
 
 ENABLE = "enable"
 BYPASS = "bypass"
+
+NO_KEY = "no_targeting_key"
+"""Reason of the bypass of a request that names no targeting key while not every key is in."""
+
+_FOR_KEYS = ("action", "variant", "gamma", "gamma_by_concurrency", "reason", "explanation")
+"""What a partial rollout says of the keys that are in, and otherwise of everybody."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,8 @@ class Lease:
     ``gamma`` is safe at every concurrency of the envelope, ``gamma_by_concurrency`` the choice at
     each measured level; both are 0 and empty for a bypass. ``version`` is (epoch, counter) and
     orders decisions. Clients count ``ttl_s`` and ``max_stale_s`` from receipt on their own clock:
-    fresh for the former, usable for the latter when it cannot be renewed, then bypass.
+    fresh for the former, usable for the latter when it cannot be renewed, then bypass. ``rollout`` says
+    which targeting keys an enable is for; None is everybody.
     """
 
     route: str
@@ -59,6 +67,12 @@ class Lease:
     evidence_expires_at: datetime | None
     ttl_s: float
     max_stale_s: float
+    rollout: Split | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether the enable is for some targeting keys only."""
+        return self.action == ENABLE and self.rollout is not None and not self.rollout.whole
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form: times in ISO 8601, concurrencies as strings, ``version`` as a list."""
@@ -80,16 +94,43 @@ class Lease:
             "evidence_expires_at": None if expires is None else expires.isoformat(),
             "ttl_s": self.ttl_s,
             "max_stale_s": self.max_stale_s,
+            "rollout": None if self.rollout is None else self.rollout.to_dict(),
+        }
+
+    def to_wire(self) -> dict[str, Any]:
+        """The form that callers get: what holds without a targeting key stands at its top.
+
+        Whoever knows nothing of rollouts, or has no key, reads a bypass there while an enable is for
+        some keys only. What holds for these keys is in ``rollout.enable``, and ``from_dict`` reads it.
+        """
+        document = self.to_dict()
+        if not self.partial:
+            return document
+        return {
+            **document,
+            "action": BYPASS,
+            "variant": "ordinary",
+            "gamma": 0,
+            "gamma_by_concurrency": {},
+            "reason": NO_KEY,
+            "explanation": f"{self.explanation} A request without a targeting key is in no arm, so "
+            "the target decodes it alone.",
+            "rollout": {
+                **document["rollout"],
+                "enable": {name: document[name] for name in _FOR_KEYS},
+            },
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Lease:
-        """Read ``to_dict`` back; fields that a newer server added are left out.
+        """Read ``to_dict`` or ``to_wire`` back; fields that a newer server added are left out.
 
         Raises:
             KeyError: a field is missing.
             TypeError, ValueError: a time or number cannot be read, or can be none.
         """
+        document = in_force(document)
+        rollout = document.get("rollout")
         value, expires = document["value"], document["evidence_expires_at"]
         epoch, counter = document["version"]
         return cls(
@@ -118,7 +159,20 @@ class Lease:
             evidence_expires_at=None if expires is None else datetime.fromisoformat(expires),
             ttl_s=_seconds(document["ttl_s"]),
             max_stale_s=_seconds(document["max_stale_s"]),
+            rollout=None if rollout is None else Split.from_dict(rollout),
         )
+
+
+def in_force(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a lease on the wire as it holds for the targeting keys that are in.
+
+    Raises:
+        KeyError, TypeError: what it says of them is incomplete.
+    """
+    enable = (document.get("rollout") or {}).get("enable")
+    if enable is None:
+        return document
+    return {**document, **{name: enable[name] for name in _FOR_KEYS}}
 
 
 def _limit(value: Any) -> Any:  # noqa: ANN401 - a number, or what is refused

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.arms import ARM_ATTRIBUTE, ARMS, MIXED
 from gatekeeper.core.documents import check, read
 from gatekeeper.core.model_calls import model_name
 from gatekeeper.core.routing import ROUTE_ATTRIBUTE, CallFacts, Rule, explain
@@ -30,6 +31,7 @@ __all__ = [
     "RoutedRules",
     "Routing",
     "TaskRules",
+    "arm_of",
     "assign",
     "conversation_of",
     "joined",
@@ -146,20 +148,24 @@ class Routing:
 
 @dataclass(frozen=True)
 class AssignedCall:
-    """A model call (``work`` is its index in the task), its route or None, and why in words."""
+    """A model call (``work`` is its index in the task), its route or None, and why in words.
+
+    ``arm`` is what its span, or the nearest one above that has it, says in ``gatekeeper.arm``.
+    """
 
     work: int
     span_id: str
     name: str
     route: str | None
     why: str
+    arm: str | None = None
 
 
 def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
     """Assign every model call of a task, leaves only, to a route or to none."""
     names = {one.name for one in routing.routes}
     rules = routing.rules
-    routes, agents = _inherited(task, ROUTE_ATTRIBUTE), _inherited(task, _AGENT)
+    routes, agents, arms = (_inherited(task, a) for a in (ROUTE_ATTRIBUTE, _AGENT, ARM_ATTRIBUTE))
     assigned = []
     for i, call in task.calls:
         span = task.works[i].span
@@ -181,8 +187,17 @@ def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
                 why = (
                     f"{why} It names {named}, which is no route yet: gatekeeper route set {named}."
                 )
-        assigned.append(AssignedCall(i, span.span_id, span.name, route, why))
+        assigned.append(AssignedCall(i, span.span_id, span.name, route, why, arms[i]))
     return tuple(assigned)
+
+
+def arm_of(calls: Iterable[AssignedCall], route: str) -> str | None:
+    """Arm of a route's calls in one task: theirs if it is one, else ``mixed``; None where none has."""
+    arms = {call.arm for call in calls if call.route == route}
+    if arms == {None}:
+        return None
+    (only, *others) = arms
+    return MIXED if others or only not in ARMS else only
 
 
 def _inherited(task: Task, attribute: str) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""An alarm of the live watch: a bypass that only evidence begun after it ends."""
+"""An alarm of the live watch, or of a rollout: a bypass that only evidence begun after it ends."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ __all__ = ["REARMED_BY", "Alarm", "barred"]
 REARMED_BY: Mapping[str, tuple[str, ...]] = {
     "version_mismatch": ("equivalence", "serving", "outcome"),
     "target_changed": ("equivalence", "serving", "outcome"),
+    "success_dropped": ("equivalence", "outcome"),
     "high_acceptance": ("equivalence", "serving"),
     "low_acceptance": ("serving",),
     "memory_pressure": ("serving",),
     "draft_overloaded": ("serving",),
+    "slower_than_holdout": ("serving",),
+    "below_promise": ("serving",),
 }
 """Reason of an alarm to the gates that must have passed since, as far as the policy demands them.
 
 Something else is running, or more is accepted than was: nothing that was shown need hold, or at least
-not its exactness. The others speak of load alone, which is the serving gate's.
+not its exactness. The others speak of load alone, which is the serving gate's, or of what it promised.
 """
+
+_DELIVERED = {"success_dropped", "slower_than_holdout", "below_promise"}
+"""Reasons that a rollout gives, by what it delivered."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
     order = list(REARMED_BY)
     first = min(standing, key=lambda alarm: (order.index(alarm.reason), alarm.raised_at))
     needed = tuple(
-        f"run the {gate} gate again: the watch raised {alarm.reason} at "
+        f"run the {gate} gate again: the {_who(alarm)} raised {alarm.reason} at "
         f"{alarm.raised_at.isoformat()}"
         for alarm in standing
         for gate in alarm.needed
@@ -60,7 +66,7 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
         gamma=0,
         gamma_by_concurrency={},
         reason=first.reason,
-        explanation=f"The live watch saw this: {first.explanation} "
+        explanation=f"The {_who(first)} saw this: {first.explanation} "
         f"Bypass stands until evidence newer than {first.raised_at.isoformat()} passes "
         f"({', '.join(first.needed)}).",
         # the limits of every bypass: the measured region belongs to an enable
@@ -73,3 +79,7 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
         evidence_expires_at=None,
         still_needed=tuple(dict.fromkeys(needed)),
     )
+
+
+def _who(alarm: Alarm) -> str:
+    return "rollout" if alarm.reason in _DELIVERED else "live watch"

@@ -133,6 +133,7 @@ def put_route(session: Session, record: RouteRecord) -> RouteRecord:
         "updated_at": stored.updated_at,
         "task_rules": stored.task_rules,
         "economics": stored.economics,
+        "rollout": stored.rollout,
     }
     upsert(session, schema.route, {"name": stored.name}, values)
     return stored

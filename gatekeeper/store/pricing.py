@@ -12,6 +12,7 @@ from gatekeeper.store import schema, schema_traces, schema_value
 from gatekeeper.store.database import Session, clock
 from gatekeeper.store.results import add_claims
 from gatekeeper.store.rows import upsert
+from gatekeeper.store.tasks import ordinary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,12 +91,12 @@ def paths_of(session: Session, sha256: str) -> list[str]:
 
 
 def tasks_mark(session: Session, route: str) -> str:
-    """Digest that changes whenever the route's complete tasks or their versions do."""
+    """Digest that changes whenever the complete tasks that it is priced from or their versions do."""
     mine, whole = schema_traces.task_route, schema_traces.task
     query = (
         select(func.count(), func.sum(mine.c.version), func.max(whole.c.updated_at))
         .join(whole, whole.c.id == mine.c.task)
-        .where(mine.c.route == route, whole.c.state == "complete")
+        .where(mine.c.route == route, whole.c.state == "complete", ordinary())
     )
     found = tuple(session.execute(query).one())
     return hashlib.sha256(repr(found).encode()).hexdigest()

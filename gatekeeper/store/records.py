@@ -58,7 +58,8 @@ class RouteRecord:
     """A route: ``artifact`` is a digest or an alias, ``policy`` a policy's name.
 
     ``task_rules`` say how its calls make tasks (None: one trace is one task), ``economics`` names
-    what its tasks are priced by (None: the one named like the policy).
+    what its tasks are priced by (None: the one named like the policy), ``rollout`` how far an enable
+    reaches (None: everybody at once).
     """
 
     name: str
@@ -71,6 +72,7 @@ class RouteRecord:
     updated_at: float
     task_rules: Mapping[str, Any] | None = None
     economics: str | None = None
+    rollout: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from gatekeeper.store import (  # noqa: F401 - one metadata holds all
+    schema_rollouts,
     schema_rounds,
     schema_schedules,
     schema_traces,
@@ -96,6 +97,7 @@ route = Table(
     Column("updated_at", Double, nullable=False),
     Column("task_rules", _Json),
     Column("economics", _NAME),
+    Column("rollout", _Json),
 )
 
 run = Table(

@@ -85,5 +85,7 @@ task_route = Table(
     Column("curve_low", Json),
     Column("curve_high", Json),
     Column("ceiling_s", Double),
+    # Arm of the rollout that all its calls carried; "mixed" where they did not, null without any.
+    Column("arm", String(20)),
     Index(None, "route"),
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, case, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
+from gatekeeper.core.arms import CANDIDATE, MIXED
 from gatekeeper.store.database import Session, clock, now
 from gatekeeper.store.schema_traces import task as table
 from gatekeeper.store.schema_traces import task_route
@@ -35,6 +36,7 @@ __all__ = [
     "due",
     "file_under",
     "get",
+    "ordinary",
     "page_of_tasks",
     "postpone",
     "route_tasks",
@@ -79,7 +81,8 @@ class TaskRoute:
     """One route's part of a task.
 
     The curves are lists of [x, makespan in seconds] with only this route's decode scaled by x;
-    None where the task must not be priced, and so are ``decode_on_path_s`` and ``ceiling_s``.
+    None where the task must not be priced, and so are ``decode_on_path_s`` and ``ceiling_s``. ``arm`` is
+    the rollout's that its calls carried, ``mixed`` where they differed, None where none did.
     """
 
     task: str
@@ -95,6 +98,7 @@ class TaskRoute:
     curve_low: list[list[float]] | None
     curve_high: list[list[float]] | None
     ceiling_s: float | None
+    arm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -331,12 +335,21 @@ def _records(session: Session, rows: Sequence[RowMapping]) -> list[TaskRecord]:
     ]
 
 
+def ordinary() -> ColumnElement[bool]:
+    """The part was decoded without speculation, as far as its arm tells: what may be priced.
+
+    A candidate's decode is faster already, and pricing it would count the saving twice.
+    """
+    arm = task_route.c.arm
+    return arm.is_(None) | arm.not_in([CANDIDATE, MIXED])
+
+
 def route_tasks(session: Session, route: str, *, newest: int | None = None) -> list[TaskRoute]:
-    """A route's parts of all complete tasks, or of so many that came last, by task id."""
+    """A route's ordinary parts of all complete tasks, or of so many that came last, by task id."""
     query = (
         select(task_route)
         .join(table, table.c.id == task_route.c.task)
-        .where(task_route.c.route == route, table.c.state == COMPLETE)
+        .where(task_route.c.route == route, table.c.state == COMPLETE, ordinary())
         .order_by(table.c.created_at.desc(), task_route.c.task.desc())
         .limit(newest)
     )

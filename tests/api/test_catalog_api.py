@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
+from value_rollout import Rollout, add_tasks, policy
 
 from gatekeeper.config import data_dir
 
@@ -143,3 +144,35 @@ def test_text_that_a_database_cannot_hold_is_no_defect(routed: Api) -> None:
         ),
     ]
     assert {a.status_code for a in answers} <= {404, 422}
+
+
+def test_a_policy_is_tried_on_the_past_and_nothing_is_stored(routed: Api) -> None:
+    ours = Rollout(routed.clients, routed)
+    ours.apply(policy_changes={"mandatory_gates": ["equivalence", "serving"]})
+    routed.route(policy="priced")
+    add_tasks(routed.services.db)
+    ours.gates()
+    assert routed.decision()["action"] == "enable"
+    before = routed.reader.get("/v1/decisions").json()
+    strict = policy(minimum_value={"per_task": 1e6, "currency": "EUR"})
+
+    def tried(document: dict[str, Any], **more: Any) -> Any:
+        return routed.reader.post("/v1/policies/try", json={"document": document, **more})
+
+    answer = tried(strict).json()
+    (one,) = answer["routes"]
+    assert one["route"] == "prose"
+    assert one["was"]["decisions"][-1]["action"] == "enable"
+    assert one["would"]["decisions"][-1]["reason"] == "value_negligible"
+    assert one["would"]["enables"] == 0
+    same = tried(policy(mandatory_gates=["equivalence", "serving"])).json()["routes"][0]
+    assert same["would"]["decisions"][-1]["action"] == "enable"
+    assert same["assumed"] == []
+    other = policy(mandatory_gates=["equivalence", "serving"])
+    other["serving"] = {**other["serving"], "sweep_blocks": 5}
+    assumed = tried(other, days=1, routes=["prose"]).json()["routes"][0]["assumed"]
+    assert [item["gate"] for item in assumed] == ["serving"]
+    assert routed.reader.get("/v1/decisions").json() == before
+    assert tried({**strict, "name": "nobody's"}).status_code == 404
+    assert tried({**strict, "hysteresis_s": -1}).status_code == 422
+    assert tried(strict, days=400).status_code == 422

@@ -5,68 +5,23 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from value_rollout import PASS, Rollout, add_tasks, economics, policy
+from value_rollout import PASS, Rollout, economics, policy
 
 from gatekeeper.config import data_dir
 from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from live import LiveServer
 
 Run = Callable[..., Any]
-
-DOCUMENT = {
-    "schema": 1,
-    "target": {
-        "source": "hf:tiny/model@abc",
-        "revision": "abc",
-        "files": {"model.safetensors": "1" * 64},
-        "tokenizer": "2" * 64,
-        "vocab_size": 64,
-        "architecture": "llama",
-    },
-    "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-    "gamma": 4,
-    "acceptance": {"method": "standard", "contract": "exact"},
-    "sampling": [{"temperature": 0.0}],
-    "engine": {
-        "name": "reference",
-        "version": "1",
-        "dtype": "float32",
-        "kv_dtype": "float32",
-        "tensor_parallel": 1,
-        "device": "cpu",
-        "draft_device": "cpu",
-    },
-}
-
-
-@pytest.fixture
-def enabled(live_server: LiveServer) -> Iterator[Rollout]:
-    """A server with one route that is enabled for its value."""
-    with ExitStack() as stack:
-        clients = {
-            role: stack.enter_context(live_server.client(role)) for role in live_server.tokens
-        }
-        rollout = Rollout(clients)
-        rollout.apply()
-        admin = clients["admin"]
-        digest = admin.post("/v1/artifacts", json=DOCUMENT).json()["digest"]
-        body = {"slice": "prose", "artifact": digest, "policy": "priced"}
-        assert admin.put("/v1/routes/prose", json=body).is_success
-        add_tasks(live_server.db)
-        rollout.gates()
-        yield rollout
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)
@@ -153,3 +108,27 @@ def test_a_key_given_twice_is_refused(text: str, key: str) -> None:
         from_yaml(text.encode(), file="twice.yaml")
     merged = "base: &b {x: 1}\nown: {<<: *b, x: 2}\n"
     assert from_yaml(merged.encode(), file="merged.yaml")["own"] == {"x": 2}
+
+
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+def test_a_policy_is_tried_before_it_is_applied(
+    enabled: Rollout, live_server: LiveServer, gatekeeper: Run, tmp_path: Path
+) -> None:
+    del enabled
+
+    def run(*arguments: object) -> Any:
+        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["reader"])
+
+    file = tmp_path / "policy.yaml"
+    document = policy(minimum_value={"per_task": 1e6, "currency": "EUR"})
+    document["serving"] = {**document["serving"], "sweep_blocks": 5}
+    file.write_text(yaml.safe_dump(document))
+    told = run("policy", "try", file, "--days", "2")
+    assert (told.status, told.err) == (0, "")
+    assert "would have been 0.0 %" in told.out
+    assert "bypass (value_negligible)" in told.out
+    assert "measured under other settings of the serving gate" in told.out
+    (tried,) = run("policy", "try", file, "--json").json["routes"]
+    assert tried["was"]["enables"] == 1
+    nowhere = run("policy", "try", file, "--route", "nowhere")
+    assert nowhere.status == 2

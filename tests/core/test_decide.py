@@ -393,6 +393,7 @@ def test_lease_has_exactly_the_published_fields() -> None:
         "evidence_expires_at",
         "ttl_s",
         "max_stale_s",
+        "rollout",
     ]
     assert document["value"] == {"per_task": 1.0, "low": 0.6, "high": 1.4, "currency": "EUR"}
     assert document["gamma_by_concurrency"] == {"1": 4, "4": 2}
