@@ -96,7 +96,7 @@ def _look(session: Session, route: RouteRecord, decision: DecisionRecord | None)
     policy = catalog.policy(session, decision.policy)
     if policy is None:
         return None
-    promise = _promise(session, route, decision, Policy.from_dict(policy.document))
+    promise, priced = _promise(session, route, decision, Policy.from_dict(policy.document))
     tasks = rollouts.arm_tasks(session, route.name, since=window.since)
     needed = missing(
         counted(tasks),
@@ -104,22 +104,27 @@ def _look(session: Session, route: RouteRecord, decision: DecisionRecord | None)
         since=window.since,
         success_needed=promise.success_needed,
     )
+    if not priced:
+        # a window that is judged is spent: it waits for what it is to be held against
+        needed = (*needed, "a pricing of the present evidence, which follows within seconds")
     found = judge(table_of(tasks), promise, confidence=window.rollout.confidence)
     return _Judged(window, tasks, promise, needed, found)
 
 
 def _promise(
     session: Session, route: RouteRecord, decision: DecisionRecord, policy: Policy
-) -> Promise:
+) -> tuple[Promise, bool]:
+    """What a window is held against, and whether the present evidence has been priced at all."""
     governing = results.governing_results(
         session, route=route.name, artifact=decision.artifact, policy=decision.policy
     )
     priced = present_pricing(session, route, decision.artifact, decision.policy, governing)
-    return Promise(
+    promise = Promise(
         saving=promise_of(None if priced is None else priced.document),
         margin=policy.outcome.margin,
         success_needed="outcome" in policy.mandatory_gates,
     )
+    return promise, priced is not None
 
 
 def _store(session: Session, route: RouteRecord, judged: _Judged) -> WindowRecord:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,6 +47,7 @@ def split(share: float, holdout: float = 0.0, salt: str = "chat") -> Split:
     return Split(salt, share, holdout, 1, 1)
 
 
+@settings(deadline=None)
 @given(KEYS, SHARES, SHARES, SHARES)
 def test_a_key_that_is_in_stays_in_at_every_later_step(
     key: str, one: float, two: float, holdout: float
@@ -56,6 +57,7 @@ def test_a_key_that_is_in_stays_in_at_every_later_step(
         assert split(late, holdout).arm(key) == CANDIDATE
 
 
+@settings(deadline=None)
 @given(KEYS, SHARES, SHARES)
 def test_a_held_out_key_never_enters_and_a_larger_holdout_keeps_it(
     key: str, one: float, two: float
@@ -67,6 +69,7 @@ def test_a_held_out_key_never_enters_and_a_larger_holdout_keeps_it(
         assert split(1, more).arm(key) == HOLDOUT
 
 
+@settings(deadline=None)
 @given(KEYS, SHARES, SHARES)
 def test_every_key_has_one_arm_and_the_ends_are_exact(key: str, share: float, held: float) -> None:
     assert split(share, held).arm(key) in ARMS

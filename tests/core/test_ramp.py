@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatekeeper.core.ramp import RampState, Rollout, advance, split_of
@@ -40,6 +40,7 @@ def test_a_ramp_goes_through_its_steps_by_what_was_delivered() -> None:
     assert after(last, delivered=True) is last
 
 
+@settings(deadline=None)
 @given(st.floats(0, 10**7))
 def test_time_alone_moves_nothing(seconds: float) -> None:
     """Shows 8: "traffic stops and the gate advances"."""
@@ -61,6 +62,7 @@ STEPS = st.lists(st.floats(0, 1, exclude_min=True), min_size=1, max_size=4, uniq
 )
 
 
+@settings(deadline=None)
 @given(STEPS, st.floats(0, 1), st.booleans())
 def test_a_ramp_declared_anew_goes_no_further_than_it_was(
     steps: tuple[float, ...],
