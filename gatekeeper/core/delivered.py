@@ -156,8 +156,8 @@ def judge(table: pd.DataFrame, promise: Promise, *, confidence: float) -> Delive
 def promise_of(pricing: Mapping[str, Any] | None) -> dict[str, float] | None:
     """Net seconds saved a task that a pricing document promises; None where it does not know.
 
-    End by end as in pricing: the low end of what decoding saves, less the high end of what a later
-    first token costs.
+    By the worst ends of both: the low end of what decoding saves, less the high end of what a later
+    first token costs. Pricing draws the two together, and so promises no less.
     """
     saved = None if pricing is None else pricing.get("saved_s")
     harm = None if pricing is None else pricing.get("first_token_s")
