@@ -127,6 +127,9 @@ def _summary(budget: OutcomeBudget, figures: Figures) -> dict[str, Any]:
     def whole(name: str, of: str, unit: str = "pairs") -> int:
         return int(add(name, "count", unit, of=of) or 0)
 
+    def whole_of_kind(kind: str) -> int:
+        return int(add(f"pairs.{kind}", "pairs_of_kind", "pairs", kind=kind) or 0)
+
     def ends(name: str, equation: str, unit: str) -> list[float | None]:
         found = [add(f"{name}.{e}", equation, unit, end=e, **alpha) for e in ("low", "high")]
         return found if None not in found else []
@@ -157,6 +160,7 @@ def _summary(budget: OutcomeBudget, figures: Figures) -> dict[str, Any]:
         "kinds": [
             {
                 "kind": kind,
+                "pairs": whole_of_kind(kind),
                 **{
                     arm: add(f"success.{kind}.{arm}", "success_rate", "share", arm=arm, kind=kind)
                     for arm in ARMS

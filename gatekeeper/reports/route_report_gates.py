@@ -22,6 +22,12 @@ from gatekeeper.reports.route_report_figures import (
     Table,
     line,
 )
+from gatekeeper.reports.route_report_power import (
+    equivalence_power,
+    outcome_power,
+    serving_power,
+    texts_alone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,7 +152,7 @@ def _equivalence(
     blocks: list[Block] = [_parts(figures)]
     blocks += _counter_example(figures)
     blocks += _tolerances(figures)
-    blocks.append(_power(document["route"], figures))
+    blocks.append(equivalence_power(document["route"], figures))
     plainly = f"The same in plain words: gatekeeper gate explain {figures.run}"
     blocks.append(Paragraph((plainly,), muted=True))
     return tuple(tested), tuple(blocks)
@@ -229,11 +235,12 @@ def _texts(figures: RunFigures) -> Line:
 
 
 def _sampled(figures: RunFigures, settings: Sequence[str]) -> Line:
-    return line(
-        figures.figure("summary.tokens", forms.count, "tokens"),
-        f" tokens at {', '.join(settings) or 'no setting'}, window up to ",
-        figures.figure("summary.gamma", forms.count),
-    )
+    window = line(", window up to ", figures.figure("summary.gamma", forms.count))
+    if texts_alone(figures):
+        tokens = figures.figure("summary.scoring.tokens", forms.count)
+        return line(tokens, " tokens of texts compared by two-sample tests, none scored", window)
+    tokens = figures.figure("summary.tokens", forms.count, "tokens")
+    return line(tokens, f" tokens at {', '.join(settings) or 'no setting'}", window)
 
 
 def _undisclosed(figures: RunFigures) -> tuple[Block, ...]:
@@ -309,32 +316,9 @@ def _tolerances(figures: RunFigures) -> list[Block]:
     return [Table(caption, columns, tuple(shown))]
 
 
-def _power(route: str, figures: RunFigures) -> Block:
-    """Attainable power against faults that engines really have."""
-    prefix = f"report/{route}/equivalence.power."
-    rows = []
-    for name, claim in figures.ledger.claims.items():
-        if name.startswith(prefix):
-            shown = figures.ledger.figure(claim["value"], forms.share, name)
-            rows.append(((str(claim["source"]),), (shown,)))
-    if not rows:
-        return Paragraph(("Attainable power: unknown, no sampled tokens were tested.",), muted=True)
-    caption = "Attainable power: would this many tokens have shown the fault?"
-    return Table(caption, ("fault", "probability of an alarm"), tuple(rows))
-
-
 def _serving(document: Mapping[str, Any], figures: RunFigures) -> tuple[_Rows, tuple[Block, ...]]:
     regions = figures.value("summary.regions") or []
-    name = f"report/{document['route']}/serving.detectable_speedup"
-    claim = figures.ledger.claims.get(name)
-    power: Line = ("unknown: no pairs were run",)
-    if claim is not None:
-        power = line(
-            "the smallest provable speed-up is ",
-            figures.ledger.figure(claim["value"], forms.ratio, name),
-            f" at {forms.share(claim['inputs']['target_power'])} power if pairs vary by "
-            f"{forms.share(claim['inputs']['spread'])}",
-        )
+    power = serving_power(document["route"], figures)
     levels: Line = ("no level was confirmed",)
     if regions:
         levels = line(
@@ -394,14 +378,7 @@ def _outcome(document: Mapping[str, Any], figures: RunFigures) -> tuple[_Rows, t
         ", window ",
         figures.figure("summary.gamma", forms.count),
     )
-    power = line(
-        "a loss of ",
-        figures.figure("summary.margin", forms.share),
-        " needs ",
-        figures.figure("summary.pairs_needed", forms.count, "pairs_needed"),
-        " pairs at the discordance seen, at the least ",
-        figures.figure("summary.minimal_pairs", forms.count),
-    )
+    power = outcome_power(figures)
     return (("Tested", tested), ("Attainable power", power)), (_parts(figures),)
 
 

@@ -38,6 +38,12 @@ _TERMS = (
 )
 
 
+_ABOUT_KINDS = (
+    "So few pairs settle nothing by kind: only all of them together are judged. The tasks are the "
+    "gate's own, the same for every route, and not the route's."
+)
+
+
 def outcome_section(figures: RunFigures | None) -> Section:
     """Discordant pairs, their difference against the margin, cost per success."""
     title = "Outcome pairs"
@@ -86,7 +92,7 @@ def outcome_section(figures: RunFigures | None) -> Section:
     if figures.value(f"{at}.cost_per_success"):
         blocks.append(_cost(figures))
     if figures.value(f"{at}.kinds"):
-        blocks.append(_kinds(figures))
+        blocks += [_kinds(figures), Paragraph((_ABOUT_KINDS,), muted=True)]
     return Section("outcome", title, tuple(blocks))
 
 
@@ -143,8 +149,10 @@ def _kinds(figures: RunFigures) -> Table:
             )
             for arm in _ARMS
         ]
-        rows.append(((str(row["kind"]).replace("_", " "),), *cells))
-    return Table("Success by kind of task", ("kind", *_ARMS), tuple(rows))
+        own = f"pairs.{row['kind']}"
+        pairs = figures.figure(f"summary.kinds[{i}].pairs", forms.count, own)
+        rows.append(((str(row["kind"]).replace("_", " "),), (pairs,), *cells))
+    return Table("Success by kind of task", ("kind", "pairs", *_ARMS), tuple(rows))
 
 
 def value_section(document: Mapping[str, Any], ledger: Ledger) -> Section:

@@ -149,6 +149,18 @@ def test_the_text_names_outcome_parts_and_pairs(gatekeeper: Any, tmp_path: Path)
     assert done.status == 1
     assert done.out.startswith("INCONCLUSIVE: 30 pairs, b=0, c=0\n")
     assert "about 133 pairs" in done.out
+    assert "fewer sufficed" not in done.out
+
+
+def test_a_pass_with_fewer_pairs_than_planned_says_why(gatekeeper: Any, tmp_path: Path) -> None:
+    path = tmp_path / "PAIRS.csv"
+    path.write_text("\n".join([HEADER, *rows(2, 18, 64)]))
+    done = gatekeeper("outcome", "check", path, "--margin", "0.2")
+    assert done.out.startswith("PASS: 64 pairs")
+    needed = check(pd.read_csv(path), margin=0.2, alpha=0.05)["pairs_needed"]
+    assert needed is not None
+    assert "fewer sufficed here" in done.out
+    assert needed > 64
 
 
 def test_spreadsheets_and_booleans_are_read(answer: Any, gatekeeper: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import plain_cases
 import yaml
 from fake_openai import Faults, fake_server
 from gatekeeper_adapters.engines.openai_http.provider import HttpProvider
@@ -65,6 +66,15 @@ def measured(document: dict[str, Any], gate: str) -> Any:
     return measure(run, opened, Tracker(clock), lambda: False, clock).result
 
 
+def test_scored_tokens_are_never_said_to_be_untested(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    document["gates"]["equivalence"]["result"] = plain_cases.case("scored pass")["run"]["result"]
+    document["claims"] = [c for c in document["claims"] if "equivalence.power." not in c["id"]]
+    text = " ".join(render_html(lay_out(document)).split())
+    assert "no sampled tokens were tested" not in text
+    assert "a running server does not disclose those" in text
+
+
 def test_what_servers_do_not_disclose_is_listed(reported_route: Reported) -> None:
     document = copy.deepcopy(reported_route.full)
     version = HttpProvider().version()
@@ -88,5 +98,10 @@ def test_what_servers_do_not_disclose_is_listed(reported_route: Reported) -> Non
     assert "not run: no probabilities were at hand" in text
     assert text.count("Not disclosed by servers that already run") >= 2
     assert "The run recorded no memory ledger." in text
-    assert "window unknown" in text or "window up to unknown" in text
+    assert "window up to unknown" in text
+    assert text.count("1, candidate (window unknown)") == 1
+    assert text.count("1, ordinary") == 2  # a row of the levels and one of the sweep
+    assert "tokens of texts compared by two-sample tests, none scored" in text
+    assert "no sampled tokens were tested" not in text
+    assert "such tests miss mild faults" in text
     assert re.search(r">[^<]*\b(nan|None)\b[^<]*<", text) is None
