@@ -1,4 +1,4 @@
-"""From stored results to a route's decision, and from there to one answer."""
+"""From stored results to a route's decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.alarms import bar
 from gatekeeper.actions.ramp import ramped
-from gatekeeper.core.bypass import BYPASS, Lease, RequestContext, RequestDecision, decide_request
+from gatekeeper.core.bypass import BYPASS, Lease
 from gatekeeper.core.granting import Hold, grant, ready_at, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
 from gatekeeper.core.value import ValueInterval
@@ -16,31 +16,27 @@ from gatekeeper.core.verdicts import from_json
 from gatekeeper.errors import NotFound
 from gatekeeper.store import catalog, decisions, economics, pricing, results
 from gatekeeper.store.database import Database, Session, now
-from gatekeeper.store.records import (
-    DecisionRecord,
-    GateRecord,
-    OverrideRecord,
-    RouteRecord,
-    Version,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gatekeeper.store.pricing import PricingRecord
+    from gatekeeper.store.records import (
+        DecisionRecord,
+        GateRecord,
+        OverrideRecord,
+        RouteRecord,
+    )
 
 __all__ = [
-    "answer",
     "contradictions",
     "current",
-    "current_lease",
     "derive",
     "history",
     "instant",
     "present_pricing",
     "pricing_basis",
     "refresh",
-    "snapshot",
     "stamp",
 ]
 
@@ -356,40 +352,6 @@ def current(db: Database, route: str) -> tuple[DecisionRecord, Lease]:
     """
     record, at = _current(db, route)
     return record, _leased(record, at)
-
-
-def current_lease(db: Database, route: str) -> Lease:
-    """Return the route's decision now.
-
-    Raises:
-        NotFound: no such route.
-    """
-    return current(db, route)[1]
-
-
-def answer(
-    db: Database, route: str, context: Mapping[str, Any], *, field: str = "context"
-) -> tuple[Lease, RequestDecision]:
-    """Decide one request: the route's lease, then the request-time rules on what is known.
-
-    Raises:
-        NotFound: no such route.
-        UnknownKey: a key of the context that no rule reads.
-        InputError: a value of the wrong type.
-    """
-    facts = RequestContext.from_dict(context, field=field)
-    lease = current_lease(db, route)
-    return lease, decide_request(lease, facts)
-
-
-def snapshot(db: Database) -> tuple[Version, list[Lease]]:
-    """Every route's decision, and the version that they make up together."""
-    refresh(db)
-    with db.read() as session:
-        at = now(session)
-        records = decisions.latest_decisions(session)
-        version = decisions.version(session)
-    return version or Version(0, 0), [_leased(record, at) for record in records]
 
 
 def history(

@@ -1,12 +1,11 @@
 """The application: routers, errors, metrics, and the reconciler for as long as it runs."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +32,9 @@ __all__ = ["create_app"]
 
 MAX_JSON_BYTES = 16 * 1024**2
 """Largest body that is read into memory."""
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
+"""Methods told apart in the metrics; others are the sender's invention."""
 
 ROUTERS = (
     catalog.router,
@@ -71,7 +73,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     problems.install(app)
     app.add_middleware(_BodyLimit)
-    app.middleware("http")(_measure)
+    app.add_middleware(_Measure)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES)
     # The errors of these two have their protocols' own forms.
@@ -107,15 +109,26 @@ class _BodyLimit:
         await self.app(scope, receive if own else counted, send)
 
 
-async def _measure(
-    request: Request, call_next: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    services: Services = request.app.state.services
-    began = time.perf_counter()
-    response = await call_next(request)
-    # The template, never the path: a label per run id would grow without end.
-    template: Any = request.scope.get("route")
-    path = getattr(template, "path", "unmatched")
-    services.metrics.requests.labels(request.method, path, str(response.status_code)).inc()
-    services.metrics.latency.labels(request.method, path).observe(time.perf_counter() - began)
-    return response
+class _Measure:
+    """Counts and times answers up to their first byte: a stream has no end to wait for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        metrics = scope["app"].state.services.metrics
+        began = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # The template, never the path: a label per run id would grow without end.
+                path = getattr(scope.get("route"), "path", "unmatched")
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                metrics.requests.labels(method, path, str(message["status"])).inc()
+                metrics.latency.labels(method, path).observe(time.perf_counter() - began)
+            await send(message)
+
+        await self.app(scope, receive, counted)

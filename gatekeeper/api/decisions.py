@@ -1,42 +1,59 @@
 """Decisions and overrides."""
 
-import hashlib
-from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Header, Query, Response
 
 from gatekeeper.actions import decide, overrides
+from gatekeeper.actions.snapshots import with_request
 from gatekeeper.api.models import ContextBody, OverrideBody
+from gatekeeper.api.polling import (
+    PRIVATE,
+    UNSTORED,
+    Poller,
+    current,
+    matches,
+    scope_of,
+    visible,
+)
 from gatekeeper.api.runs import IdempotencyKey
 from gatekeeper.api.services import After, Limit, Operator, Reader, Using, page
 from gatekeeper.api.views import plain_view
+from gatekeeper.core import bypass
+from gatekeeper.core.bypass import RequestContext
 from gatekeeper.errors import InputError
+
+JSON = "application/json"
 
 router = APIRouter(prefix="/v1", tags=["decisions"])
 
 
+Context = Annotated[ContextBody, Query()]
+
+
 @router.get("/routes/{route}/decision")
-def decision(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
+async def decision(route: str, services: Using, actor: Poller) -> Response:
     """Return the route's lease: what holds for every request until it lapses.
 
     Where an enable is for some targeting keys only, its top says what holds without one, a bypass, and
     ``rollout.enable`` what holds for the keys that are in.
     """
-    lease = decide.current_lease(services.db, route)
-    services.metrics.decisions.labels(route, lease.action, lease.reason).inc()
-    return lease.to_wire()
+    handed = (await current(services)).of(route, visible(actor))
+    services.metrics.decisions.labels(route, handed.lease.action, handed.lease.reason).inc()
+    return Response(handed.document, media_type=JSON, headers=UNSTORED)
 
 
 @router.post("/routes/{route}/decision")
-def decide_request(
-    route: str, body: ContextBody, services: Using, _actor: Reader
-) -> dict[str, Any]:
+async def decide_request(route: str, body: ContextBody, services: Using, actor: Poller) -> Response:
     """Return the lease, with ``request``: the answer for one request with this context."""
-    lease, answer = decide.answer(services.db, route, body.model_dump(exclude_none=True))
+    handed = (await current(services)).of(route, visible(actor))
+    answer = bypass.decide_request(handed.lease, _context(body))
     services.metrics.decisions.labels(route, answer.action, answer.reason).inc()
-    return {**lease.to_wire(), "request": {**asdict(answer), "unchecked": list(answer.unchecked)}}
+    return Response(with_request(handed, answer), media_type=JSON, headers=UNSTORED)
+
+
+def _context(body: ContextBody) -> RequestContext:
+    return RequestContext(**body.model_dump())
 
 
 @router.get("/decisions")
@@ -58,26 +75,24 @@ def history(
 @router.get(
     "/decisions/snapshot", responses={304: {"description": "Nothing has changed since that ETag"}}
 )
-def snapshot(
-    services: Using, _actor: Reader, if_none_match: Annotated[str | None, Header()] = None
+async def snapshot(
+    context: Context,
+    services: Using,
+    actor: Poller,
+    if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Return every route's lease at once; the ETag changes with the version.
+    """Return every route's lease at once; given a context, each with its answer to it.
 
-    It also changes with the lifetimes: a lease cut short, because time is about to change its
-    decision, must reach clients as such and never be taken for the longer one they hold.
+    The ETag is one of the version, the lifetimes, the context and the routes that the token is for.
     """
-    version, leases = decide.snapshot(services.db)
-    lasting = [(lease.route, lease.ttl_s, lease.max_stale_s) for lease in leases]
-    content = f"{version.epoch}.{version.counter}:{lasting}"
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    etag = f'"{digest[:32]}"'
-    if if_none_match == etag:
-        return Response(status_code=304, headers={"ETag": etag})
-    body = {
-        "version": [version.epoch, version.counter],
-        "items": [lease.to_wire() for lease in leases],
-    }
-    return JSONResponse(body, headers={"ETag": etag})
+    found = (await current(services)).within(visible(actor))
+    facts = _context(context)
+    asked = None if facts == RequestContext() else facts
+    etag = found.etag(asked, scope_of(actor))
+    headers = {"ETag": etag, **PRIVATE}
+    if matches(if_none_match, etag):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body(asked), media_type=JSON, headers=headers)
 
 
 @router.post("/overrides", status_code=201)

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from gatekeeper.actions import decide, queue
+from gatekeeper.actions import queue
 from gatekeeper.api.problems import problem
 from gatekeeper.api.services import Using
 from gatekeeper.store.migrate import require_current
@@ -37,7 +37,6 @@ def metrics(services: Using) -> Response:
     """Prometheus text format."""
     for state, count in queue.count_by_state(services.db).items():
         services.metrics.runs.labels(state).set(count)
-    _, leases = decide.snapshot(services.db)
-    for lease in leases:
-        services.metrics.enabled.labels(lease.route).set(lease.action == "enable")
+    for route, handed in services.snapshots.current().handed.items():
+        services.metrics.enabled.labels(route).set(handed.lease.action == "enable")
     return Response(services.metrics.render(), media_type="text/plain; version=0.0.4")

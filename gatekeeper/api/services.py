@@ -11,8 +11,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from gatekeeper.actions.identity import Actor, authenticate, remedy, require
 from gatekeeper.actions.ingest import Intake
 from gatekeeper.actions.ingest_settings import IngestSettings
+from gatekeeper.actions.known_tokens import KnownTokens
 from gatekeeper.actions.reconcile import Reconciler
 from gatekeeper.actions.redaction import Redactor
+from gatekeeper.actions.snapshots import Snapshots
 from gatekeeper.api.admission import Admission
 from gatekeeper.errors import Unauthorized
 from gatekeeper.store.database import Database
@@ -28,6 +30,8 @@ __all__ = [
     "Services",
     "Using",
     "Worker",
+    "bearer",
+    "credentials_of",
     "page",
 ]
 
@@ -47,12 +51,16 @@ class Services:
     ingest: IngestSettings = field(default_factory=IngestSettings)
     intake: Intake = field(init=False)
     admission: Admission = field(init=False)
+    snapshots: Snapshots = field(init=False)
+    known_tokens: KnownTokens = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.ingest.limits
         intake = Intake(self.db, Redactor(self.ingest.redaction), limits.patience_s)
         object.__setattr__(self, "intake", intake)  # the dataclass is frozen for its users
         object.__setattr__(self, "admission", Admission(limits))
+        object.__setattr__(self, "snapshots", Snapshots(self.db))
+        object.__setattr__(self, "known_tokens", KnownTokens(self.db, self.snapshots))
 
 
 def _services(request: Request) -> Services:
@@ -62,23 +70,35 @@ def _services(request: Request) -> Services:
 
 Using = Annotated[Services, Depends(_services)]
 
-_bearer = HTTPBearer(auto_error=False, description="gatekeeper token create")
+bearer = HTTPBearer(auto_error=False, description="gatekeeper token create")
+
+
+def credentials_of(
+    credentials: HTTPAuthorizationCredentials | None, request: Request, permission: str
+) -> str:
+    """Return the token that a request carries; ``permission`` is what it should have.
+
+    Raises:
+        Unauthorized: it carries none.
+    """
+    if credentials is None:
+        given = request.headers.get("Authorization") is not None
+        raise Unauthorized(
+            "is not Bearer, a space and a token" if given else "is missing",
+            field="Authorization",
+            remedy=f"send Authorization: Bearer TOKEN; {remedy(permission)}",
+        )
+    return credentials.credentials
 
 
 def _role(permission: str) -> Callable[..., Actor]:
     def check(
         services: Using,
-        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
         request: Request,
     ) -> Actor:
-        if credentials is None:
-            given = request.headers.get("Authorization") is not None
-            raise Unauthorized(
-                "is not Bearer, a space and a token" if given else "is missing",
-                field="Authorization",
-                remedy=f"send Authorization: Bearer TOKEN; {remedy(permission)}",
-            )
-        actor = authenticate(services.db, credentials.credentials, permission=permission)
+        secret = credentials_of(credentials, request, permission)
+        actor = authenticate(services.db, secret, permission=permission)
         require(actor, permission)
         return actor
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from gatekeeper.store import schema
-from gatekeeper.store.database import Session, clock
+from gatekeeper.store.database import TELLS, Session, clock
 from gatekeeper.store.records import AuditRecord, TokenRecord
 from gatekeeper.store.rows import page
 
@@ -53,6 +53,7 @@ def revoke_token(session: Session, token_id: str) -> TokenRecord | None:
         .values(revoked_at=clock())
     )
     session.execute(statement)
+    session.info[TELLS] = True
     row = session.execute(select(table).where(table.c.id == token_id)).mappings().one_or_none()
     return None if row is None else TokenRecord(**row)
 

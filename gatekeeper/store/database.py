@@ -28,13 +28,16 @@ from gatekeeper.errors import Conflict, InputError, Unavailable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.engine import URL
     from sqlalchemy.pool import ConnectionPoolEntry
     from sqlalchemy.sql.compiler import SQLCompiler
 
-__all__ = ["Database", "Session", "clock", "now", "open_database", "parse_url"]
+__all__ = ["TELLS", "Database", "Session", "clock", "now", "open_database", "parse_url"]
+
+TELLS = "gatekeeper_tells"
+"""Key in a session's ``info``: set by what pollers must see at once when it is committed here."""
 
 Session = Connection
 """What every store function takes first: a connection inside a transaction."""
@@ -70,9 +73,13 @@ def now(session: Session) -> float:
 
 @dataclass(frozen=True)
 class Database:
-    """One database; transactions begin here and nowhere else."""
+    """One database; transactions begin here and nowhere else.
+
+    ``listeners`` are called after each commit of this process that set ``TELLS``; they must not wait.
+    """
 
     engine: Engine
+    listeners: list[Callable[[], None]] = field(default_factory=list, repr=False)
     _writer: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -101,14 +108,23 @@ class Database:
             with (
                 self._turn(patience_s),
                 self._connect(write=True, patience_s=patience_s) as session,
+                self._telling(session),
                 session.begin(),
             ):
                 yield session
         else:
-            with self._connect(write=True) as session, session.begin():
+            with self._connect(write=True) as session, self._telling(session), session.begin():
                 if patience_s != _BUSY_S:
                     session.exec_driver_sql(f"SET LOCAL lock_timeout = {int(patience_s * 1000)}")
                 yield session
+
+    @contextmanager
+    def _telling(self, session: Session) -> Iterator[None]:
+        session.info.pop(TELLS, None)
+        yield
+        if session.info.pop(TELLS, False):
+            for listener in self.listeners:
+                listener()
 
     @contextmanager
     def _turn(self, patience_s: float) -> Iterator[None]:

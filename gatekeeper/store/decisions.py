@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from gatekeeper.errors import Unavailable
 from gatekeeper.store import schema
-from gatekeeper.store.database import Session, clock, now
+from gatekeeper.store.database import TELLS, Session, clock, now
 from gatekeeper.store.records import DecisionRecord, OverrideRecord, Version
 from gatekeeper.store.rows import page, upsert
 
@@ -55,6 +55,7 @@ def advance(session: Session) -> Version:
         raise Unavailable(
             "has no decision counter", field="database", remedy="run gatekeeper db upgrade"
         )
+    session.info[TELLS] = True
     return Version(int(row["epoch"]), int(row["counter"]))
 
 
@@ -64,6 +65,7 @@ def new_epoch(session: Session) -> Version:
     at = int(now(session))
     epoch = at if before is None else max(at, before.epoch + 1)
     upsert(session, schema.counter, {"id": 1}, {"epoch": epoch, "counter": 0})
+    session.info[TELLS] = True
     return Version(epoch, 0)
 
 

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from gatekeeper.actions.snapshots import FRESH_S
+from gatekeeper.errors import Unavailable
+
 Api = Any  # the fixture's class lives in conftest
 
 
@@ -143,3 +146,78 @@ def test_the_snapshot_changes_its_etag_with_the_version(routed: Api) -> None:
     after = routed.reader.get("/v1/decisions/snapshot")
     assert after.headers["ETag"] != first.headers["ETag"]
     assert after.json()["items"][0]["reason"] == "override"
+
+
+SNAPSHOT = "/v1/decisions/snapshot"
+
+
+def test_not_modified_is_for_the_same_context_alone(routed: Api) -> None:
+    override(routed, "admin", action="enable", gamma=3)
+    few = {"remaining_tokens": 2}
+    plain, aimed = routed.reader.get(SNAPSHOT), routed.reader.get(SNAPSHOT, params=few)
+    assert "request" not in plain.json()["items"][0]
+    assert aimed.json()["items"][0]["action"] == "enable"
+    assert aimed.json()["items"][0]["request"]["reason"] == "few_remaining_tokens"
+    assert plain.headers["cache-control"] == "private, no-cache"
+    for etag, params, status in (
+        (plain.headers["ETag"], {}, 304),
+        (plain.headers["ETag"], few, 200),
+        (aimed.headers["ETag"], few, 304),
+        (aimed.headers["ETag"], {"remaining_tokens": 3}, 200),
+        (f'"other", W/{plain.headers["ETag"]}', {}, 304),
+    ):
+        asked = {"If-None-Match": etag}
+        answer = routed.reader.get(SNAPSHOT, params=params, headers=asked)
+        assert answer.status_code == status, (etag, params)
+    wrong = routed.reader.get(SNAPSHOT, params={"remaning_tokens": 2})
+    assert (wrong.status_code, wrong.json()["title"]) == (422, "Unknown key")
+
+
+def test_no_cache_on_the_way_keeps_a_decision(routed: Api) -> None:
+    """An enable kept by a proxy would outlive the bypass that follows it."""
+    path = "/v1/routes/prose/decision"
+    flag = "/ofrep/v1/evaluate/flags/prose"
+    for answer in (
+        routed.reader.get(path),
+        routed.reader.post(path, json={}),
+        routed.reader.post(flag, json={}),
+    ):
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_revoked_token_polls_no_more(routed: Api) -> None:
+    made = routed.admin.post("/v1/tokens", json={"name": "a", "role": "reader"}).json()
+    short = routed.admin.post("/v1/tokens", json={"name": "b", "role": "reader", "ttl_s": 1}).json()
+
+    def status(secret: str) -> int:
+        headers = {"Authorization": f"Bearer {secret}"}
+        code: int = routed.anonymous.get(SNAPSHOT, headers=headers).status_code
+        return code
+
+    for _ in range(3):
+        assert (status(made["token"]), status(short["token"])) == (200, 200)
+    assert routed.services.known_tokens.recall(made["token"]) is not None
+    routed.admin.delete(f"/v1/tokens/{made['id']}")
+    assert status(made["token"]) == 401
+    time.sleep(1.1)
+    assert status(short["token"]) == 401
+    assert routed.anonymous.get(SNAPSHOT).status_code == 401
+    assert routed.clients["ingester"].get(SNAPSHOT).status_code == 403
+
+
+def test_a_decision_that_cannot_be_read_is_an_error_and_no_old_one(
+    routed: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is out of reach must not serve old decisions for ever."""
+
+    def gone(*_: object) -> None:
+        raise Unavailable("does not answer", field="database")
+
+    path, flags = "/v1/routes/prose/decision", "/ofrep/v1/evaluate/flags"
+    assert routed.reader.get(path).status_code == 200
+    monkeypatch.setattr("gatekeeper.actions.snapshots.read_decisions", gone)
+    time.sleep(FRESH_S)
+    for answer in (routed.reader.get(path), routed.reader.get(SNAPSHOT)):
+        assert (answer.status_code, answer.json()["field"]) == (503, "database")
+    for answer in (routed.reader.post(f"{flags}/prose"), routed.reader.post(flags)):
+        assert (answer.status_code, answer.json()["errorCode"]) == (503, "GENERAL")

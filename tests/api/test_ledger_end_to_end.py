@@ -13,7 +13,7 @@ import yaml
 from reported import FAST, StepClock, artifact
 from sqlalchemy import select
 
-from gatekeeper.actions.decide import current_lease
+from gatekeeper.actions.decide import current
 from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.cli import main
 from gatekeeper.config import data_dir
@@ -89,7 +89,7 @@ def test_every_figure_is_recomputed_and_every_change_is_named(
         details = [reader.get(f"/v1/gate-runs/{r['id']}").json()["result"] for r in runs.values()]
     assert {r["state"] for r in runs.values()} == {"finished"}
     assert {r["outcome"] for r in runs.values()} == {"PASS"}, [d["parts"] for d in details]
-    lease = current_lease(server.db, "prose")
+    _, lease = current(server.db, "prose")
     assert lease.action == "enable"
     rows = verify_ledger(server.db, server.evidence)
     assert sum(row["id"].startswith("run/") for row in rows) > 20

@@ -1,0 +1,62 @@
+"""What endpoints that are asked all the time share: who asks and what holds, mostly from memory."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.concurrency import run_in_threadpool
+
+from gatekeeper.actions.identity import Actor, require
+from gatekeeper.actions.snapshots import Snapshot
+from gatekeeper.api.services import Services, Using, bearer, credentials_of
+
+__all__ = ["PRIVATE", "UNSTORED", "Poller", "current", "matches", "scope_of", "visible"]
+
+PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
+"""For answers with an ETag: a cache on the way may keep them, and must ask before each use."""
+
+UNSTORED = {"Cache-Control": "no-store"}
+"""For decisions: an enable that a cache on the way kept would outlive a bypass."""
+
+
+async def _poller(
+    services: Using,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+    request: Request,
+) -> Actor:
+    secret = credentials_of(credentials, request, "reader")
+    actor = services.known_tokens.recall(secret)
+    if actor is None:
+        actor = await run_in_threadpool(services.known_tokens.authenticate, secret)
+    require(actor, "reader")
+    return actor
+
+
+Poller = Annotated[Actor, Depends(_poller)]
+"""A reader whose token is known without a query, as long as no token has changed."""
+
+
+async def current(services: Services) -> Snapshot:
+    """Return what holds now; the database is asked once a second at most."""
+    found = services.snapshots.fresh()
+    return found or await run_in_threadpool(services.snapshots.current)
+
+
+def visible(actor: Actor) -> frozenset[str] | None:
+    """Routes that the actor's token is for; None is all of them."""
+    routes = getattr(actor, "routes", None)
+    return None if routes is None else frozenset(routes)
+
+
+def scope_of(actor: Actor) -> str:
+    """Return what tells one token's scope from another's, for ETags."""
+    routes = visible(actor)
+    return "*" if routes is None else " ".join(sorted(routes))
+
+
+def matches(if_none_match: str | None, etag: str) -> bool:
+    """Whether an If-None-Match header names this ETag, by the weak comparison of RFC 9110."""
+    if if_none_match is None:
+        return False
+    given = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
+    return etag in given or given == ["*"]
