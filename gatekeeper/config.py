@@ -28,7 +28,8 @@ class Settings:
     ``home`` holds the SQLite file, caches and, unless ``evidence`` says otherwise, the evidence
     folder. ``home_given`` tells a home somebody chose from the default one. ``ingest`` is the
     document of limits and redaction for spans. ``url`` and ``token`` are for clients and workers,
-    ``servers_key`` is what engines that are watched are sent.
+    ``servers_key`` is what engines that are watched are sent, ``webhook_key`` what webhooks' secrets
+    are derived from, and ``webhook_networks`` are those that they may reach beside the public ones.
     """
 
     home: Path
@@ -42,6 +43,8 @@ class Settings:
     executor: str | None = None
     ingest: Path | None = None
     servers_key: str | None = None
+    webhook_key: str | None = None
+    webhook_networks: str | None = None
 
     @classmethod
     def load(
@@ -83,6 +86,8 @@ class Settings:
             executor=executor or env.get("GATEKEEPER_EXECUTOR") or None,
             ingest=Path(document).expanduser().absolute() if document else None,
             servers_key=env.get("GATEKEEPER_SERVERS_KEY") or None,
+            webhook_key=env.get("GATEKEEPER_WEBHOOK_KEY") or None,
+            webhook_networks=env.get("GATEKEEPER_WEBHOOK_NETWORKS") or None,
         )
 
     @property

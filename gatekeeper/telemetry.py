@@ -5,9 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client import Metric
 
 __all__ = ["Metrics", "configure_logging"]
 
@@ -41,11 +48,11 @@ class Metrics:
     requests: Counter = field(init=False)
     latency: Histogram = field(init=False)
     decisions: Counter = field(init=False)
-    runs: Gauge = field(init=False)
-    enabled: Gauge = field(init=False)
     evidence_bytes: Counter = field(init=False)
     spans: Counter = field(init=False)
     redacted: Counter = field(init=False)
+    rounds: Counter = field(init=False)
+    notices: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         def put(name: str, metric: object) -> None:
@@ -79,19 +86,6 @@ class Metrics:
             ),
         )
         put(
-            "runs",
-            Gauge("gatekeeper_runs", "Gate runs by state", ["state"], registry=self.registry),
-        )
-        put(
-            "enabled",
-            Gauge(
-                "gatekeeper_route_enabled",
-                "1 where the route's decision is enable",
-                ["route"],
-                registry=self.registry,
-            ),
-        )
-        put(
             "evidence_bytes",
             Counter(
                 "gatekeeper_evidence_bytes",
@@ -119,6 +113,38 @@ class Metrics:
             ),
         )
 
-    def render(self) -> bytes:
-        """Return the Prometheus text format."""
-        return generate_latest(self.registry)
+        put(
+            "rounds",
+            Counter(
+                "gatekeeper_live_rounds",
+                "Rounds of live traffic received",
+                registry=self.registry,
+            ),
+        )
+        put(
+            "notices",
+            Counter(
+                "gatekeeper_webhook_tries",
+                "Tries to deliver a webhook: delivered, failed, or dead after the last one",
+                ["outcome"],
+                registry=self.registry,
+            ),
+        )
+
+    def count_notice(self, outcome: str) -> None:
+        """Count a try to deliver a webhook."""
+        self.notices.labels(outcome).inc()
+
+    def render(self, figures: Iterable[Metric] = ()) -> bytes:
+        """Return the Prometheus text format: what was counted here, and ``figures`` read just now."""
+        return generate_latest(_Together(self.registry, figures))
+
+
+@dataclass(frozen=True)
+class _Together(Collector):
+    registry: CollectorRegistry
+    figures: Iterable[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self.registry.collect()
+        yield from self.figures

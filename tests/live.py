@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-import uvicorn
 
 from gatekeeper.actions.identity import ROLES, SYSTEM, create_token
 from gatekeeper.actions.reconcile import Reconciler
 from gatekeeper.actions.start import prepare
 from gatekeeper.api.app import create_app
+from gatekeeper.api.server import Server
 from gatekeeper.api.services import Services
 from gatekeeper.config import data_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gatekeeper.store.database import Database
@@ -35,6 +35,8 @@ class LiveServer:
     tokens: dict[str, str]
     db: Database
     evidence: Path
+    services: Services
+    stop: Callable[[], None]
 
     def client(self, role: str) -> httpx.Client:
         """Client with that role's token; the caller closes it."""
@@ -52,18 +54,23 @@ def serving(db: Database, evidence: Path) -> Iterator[LiveServer]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(create_app(services), log_config=None))
+        server = Server(create_app(services))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
+
+        def stop() -> None:
+            server.should_exit = True
+            thread.join()
+
         try:
             deadline = time.monotonic() + 30
             while not server.started and time.monotonic() < deadline:
                 time.sleep(0.02)
             assert server.started
-            yield LiveServer(f"http://127.0.0.1:{port}", tokens, db, evidence)
+            url = f"http://127.0.0.1:{port}"
+            yield LiveServer(url, tokens, db, evidence, services, stop)
         finally:
-            server.should_exit = True
-            thread.join()
+            stop()
 
 
 @pytest.fixture

@@ -101,15 +101,28 @@ def set_up(server: LiveServer, **changes: Any) -> None:
         _ok(admin.put(f"/v1/routes/{ROUTE}", json=body))
 
 
+def override(server: LiveServer, action: str, ttl_s: float, **more: Any) -> None:
+    """Override the route's decision."""
+    body = {"route": ROUTE, "action": action, "reason": "trial", "ttl_s": ttl_s, **more}
+    with server.client("admin") as admin:
+        answer = admin.post("/v1/overrides", json=body)
+        assert answer.status_code == 201, answer.text
+
+
 def run_gates(server: LiveServer, folder: Path, costs: Costs = FAST) -> None:
     """Run equivalence and serving by the real worker on a fake engine."""
     with server.client("admin") as admin:
         for gate in ("equivalence", "serving"):
             _ok(admin.post("/v1/gate-runs", json={"route": ROUTE, "gate": gate}))
+    work(server, folder, 2, costs)
+
+
+def work(server: LiveServer, folder: Path, runs: int, costs: Costs = FAST) -> None:
+    """Take so many runs, one after the other, by the real worker on a fake engine."""
     clock, said = StepClock(), []
     headers = {"Authorization": f"Bearer {server.tokens['worker']}"}
     with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
-        for _ in range(2):
+        for _ in range(runs):
             status = Worker(
                 WorkerApi(client, "w1"),
                 {"fake": FakeProvider(costs=costs, spend=clock.spend, agreement=0.9)},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.alarms import bar
 from gatekeeper.actions.ramp import ramped
+from gatekeeper.actions.webhooks import tell
 from gatekeeper.core.bypass import BYPASS, Lease
 from gatekeeper.core.granting import Hold, grant, ready_at, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
@@ -98,7 +99,7 @@ def _derive_one(session: Session, route: RouteRecord) -> DecisionRecord | None:
         return None
     version = decisions.advance(session)
     expires = fresh.evidence_expires_at
-    return decisions.add_decision(
+    record = decisions.add_decision(
         session,
         route=route.name,
         at=version,
@@ -109,6 +110,8 @@ def _derive_one(session: Session, route: RouteRecord) -> DecisionRecord | None:
         decided_at=fresh.at,
         evidence_expires_at=None if expires is None else expires.timestamp(),
     )
+    tell(session, record, before)
+    return record
 
 
 def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) -> _Fresh:

@@ -80,6 +80,12 @@ def count_by_state(db: Database) -> dict[str, int]:
     return {state: counted.get(state, 0) for state in STATES}
 
 
+def oldest_pending_s(db: Database) -> float | None:
+    """Seconds for which the oldest pending run has waited; None where none does."""
+    with db.read() as session:
+        return runs.oldest_pending_s(session)
+
+
 def list_runs(
     db: Database, *, after: str | None, limit: int, route: str | None, state: str | None
 ) -> list[RunRecord]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from gatekeeper.actions.webhook_delivery import Courier
     from gatekeeper.protocols import Executor
     from gatekeeper.store.database import Database
     from gatekeeper.store.records import DecisionRecord
@@ -34,16 +35,18 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reconciler:
-    """Five threads that tick once a second; any number of replicas may tick at a time.
+    """Six threads that tick once a second; any number of replicas may tick at a time.
 
-    Tasks and prices are computed on threads of their own: a bypass must not wait for arithmetic.
-    Without an ``evidence`` folder, which keeps what prices rest on, nothing is priced.
+    Tasks and prices are computed on threads of their own: a bypass must not wait for arithmetic, nor
+    for a webhook's receiver. Without an ``evidence`` folder, which keeps what prices rest on, nothing
+    is priced, and without a ``courier`` no webhook delivered.
     """
 
     db: Database
     executor: Executor | None = None
     period_s: float = PERIOD_S
     evidence: Path | None = None
+    courier: Courier | None = None
     ready: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Reconciler:
             ("prices", self.price_routes),
             ("schedules", self.fire_schedules),
             ("rollouts", self.judge_rollouts),
+            ("webhooks", self.deliver_notices),
         ]
 
     @property
@@ -102,6 +106,12 @@ class Reconciler:
     def judge_rollouts(self) -> None:
         """Judge what rollouts delivered, where there is enough of it."""
         _say(judge_due(self.db))
+
+    def deliver_notices(self) -> None:
+        """Send what is due to those who subscribed."""
+        if self.courier is not None:
+            while self.courier.deliver_due() and not self._stop.is_set():
+                pass
 
     def _run(self, work: Callable[[], None]) -> None:
         while not self._stop.wait(self.period_s):

@@ -47,6 +47,8 @@ class Handed:
     lease: Lease
     document: bytes
     until: float
+    cut: bool = False
+    """Whether its lifetime is shorter than the decision's own, because that is about to change."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,14 @@ class Snapshot:
         return encode(self.version, items)
 
 
-def encode(version: Version, items: Iterable[bytes]) -> bytes:
-    """Return leases, encoded already, as one document with the version they make up."""
-    head = f'{{"version":[{version.epoch},{version.counter}],"items":['.encode()
-    return head + b",".join(items) + b"]}"
+def encode(version: Version, items: Iterable[bytes], *, complete: bool = True) -> bytes:
+    """Return leases, encoded already, as one document with the version they make up.
+
+    ``complete`` says whether they are all that there are, or what is new.
+    """
+    whole = "true" if complete else "false"
+    head = f'{{"version":[{version.epoch},{version.counter}],"complete":{whole},"items":['
+    return head.encode() + b",".join(items) + b"]}"
 
 
 def with_request(handed: Handed, answer: RequestDecision) -> bytes:
@@ -157,6 +163,8 @@ class Snapshots:
         self._records: dict[str, DecisionRecord] = {}
         self._known: Version | None = None
         self._state: tuple[_Read, Snapshot] | None = None
+        self.heard: list[Callable[[], object]] = []
+        """Called when this process has committed something; must not wait."""
         self.built = 0
         """Snapshots built so far, for the metrics and for tests."""
         db.listeners.append(self.tell)
@@ -164,6 +172,8 @@ class Snapshots:
     def tell(self) -> None:
         """Take note that this process has committed something: what is held is no longer fresh."""
         self._told = next(self._count)
+        for hear in self.heard:
+            hear()
 
     def fresh(self) -> Snapshot | None:
         """Return the present snapshot without asking the database; None where that takes asking."""
@@ -173,9 +183,10 @@ class Snapshots:
         read, snapshot = state
         return snapshot if self._holds(read, self._clock()) else None
 
-    def held(self) -> Snapshot | None:
-        """Return the last snapshot, however old: for figures, never for decisions."""
-        return None if self._state is None else self._state[1]
+    def database_time(self) -> float:
+        """Return the database's time, carried on from the last reading; 0 before the first."""
+        state = self._state
+        return 0.0 if state is None else state[0].at + self._clock() - state[0].began
 
     def fresh_tokens(self) -> tuple[TokenMark, float] | None:
         """Return the mark of all tokens and the database's time; None where that takes asking."""
@@ -272,7 +283,7 @@ def _hand_out(record: DecisionRecord, *, at: float, now: float) -> Handed:
     document = dict(record.document)
     longest = max(document["ttl_s"], document["max_stale_s"])
     turning = _turning(record)
-    until = math.inf
+    until, cut = math.inf, False
     if turning is not None:
         left = turning - at
         if left > longest:
@@ -282,6 +293,6 @@ def _hand_out(record: DecisionRecord, *, at: float, now: float) -> Handed:
             lasts = max(left - hold, 0.0)
             document["ttl_s"] = min(document["ttl_s"], lasts)
             document["max_stale_s"] = min(document["max_stale_s"], lasts)
-            until = now + hold
+            until, cut = now + hold, True
     lease = Lease.from_dict(document)
-    return Handed(lease, _json(lease.to_wire()), until)
+    return Handed(lease, _json(lease.to_wire()), until, cut)

@@ -1,5 +1,6 @@
 """The application: routers, errors, metrics, and the reconciler for as long as it runs."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from gatekeeper.api import (
     tasks,
     traces,
     value,
+    webhooks,
 )
 from gatekeeper.api.services import Services
 
@@ -45,6 +47,7 @@ ROUTERS = (
     reports.router,
     value.router,
     schedules.router,
+    webhooks.router,
     admin.router,
     rollouts.router,
 )
@@ -54,9 +57,12 @@ ROUTERS = (
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     await run_in_threadpool(services.reconciler.start)
+    feeding = asyncio.create_task(services.feed.run())
     try:
         yield
     finally:
+        services.feed.end()
+        await feeding
         await run_in_threadpool(services.reconciler.stop)
 
 

@@ -1,11 +1,13 @@
 """Decisions and overrides."""
 
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from gatekeeper.actions import decide, overrides
 from gatekeeper.actions.snapshots import with_request
+from gatekeeper.api import problems
 from gatekeeper.api.models import ContextBody, OverrideBody
 from gatekeeper.api.polling import (
     PRIVATE,
@@ -14,10 +16,13 @@ from gatekeeper.api.polling import (
     current,
     matches,
     scope_of,
+    still_good,
+    token_of,
     visible,
 )
 from gatekeeper.api.runs import IdempotencyKey
 from gatekeeper.api.services import After, Limit, Operator, Reader, Using, page
+from gatekeeper.api.stream import EventStream, parse_event_id
 from gatekeeper.api.views import plain_view
 from gatekeeper.core import bypass
 from gatekeeper.core.bypass import RequestContext
@@ -93,6 +98,34 @@ async def snapshot(
     if matches(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     return Response(found.body(asked), media_type=JSON, headers=headers)
+
+
+@router.get(
+    "/decisions/stream",
+    response_class=EventStream,
+    responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        429: problems.RESPONSES[503] | {"description": "As many streams as there may be"},
+    },
+)
+async def stream(
+    request: Request,
+    services: Using,
+    actor: Poller,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventStream:
+    """Stream leases as they change, and every few seconds that nothing has.
+
+    An event's id is its version. ``leases`` brings all of them (``complete``) or those that are new;
+    ``confirm`` says that what was sent holds: its time begins again. ``Last-Event-ID`` resumes.
+    """
+    services.feed.enter()
+    return EventStream(
+        services.feed,
+        allowed=partial(still_good, services, token_of(request)),
+        routes=visible(actor),
+        last=parse_event_id(last_event_id),
+    )
 
 
 @router.post("/overrides", status_code=201)

@@ -9,8 +9,19 @@ from starlette.concurrency import run_in_threadpool
 from gatekeeper.actions.identity import Actor, require
 from gatekeeper.actions.snapshots import Snapshot
 from gatekeeper.api.services import Services, Using, bearer, credentials_of
+from gatekeeper.errors import Unauthorized
 
-__all__ = ["PRIVATE", "UNSTORED", "Poller", "current", "matches", "scope_of", "visible"]
+__all__ = [
+    "PRIVATE",
+    "UNSTORED",
+    "Poller",
+    "current",
+    "matches",
+    "scope_of",
+    "still_good",
+    "token_of",
+    "visible",
+]
 
 PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
 """For answers with an ETag: a cache on the way may keep them, and must ask before each use."""
@@ -40,6 +51,26 @@ async def current(services: Services) -> Snapshot:
     """Return what holds now; the database is asked once a second at most."""
     found = services.snapshots.fresh()
     return found or await run_in_threadpool(services.snapshots.current)
+
+
+def token_of(request: Request) -> str:
+    """Return the token of a request that was let in."""
+    return request.headers["Authorization"].partition(" ")[2].strip()
+
+
+async def still_good(services: Services, secret: str) -> bool:
+    """Whether a token that was good is so still.
+
+    Raises:
+        Unavailable: the database does not answer.
+    """
+    if services.known_tokens.recall(secret) is not None:
+        return True
+    try:
+        await run_in_threadpool(services.known_tokens.authenticate, secret)
+    except Unauthorized:
+        return False
+    return True
 
 
 def visible(actor: Actor) -> frozenset[str] | None:

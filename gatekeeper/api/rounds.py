@@ -97,15 +97,17 @@ def post_rounds(
     body: RoundsBody, services: Using, actor: Ingester, idempotency_key: IdempotencyKey = None
 ) -> dict[str, Any]:
     """Count rounds of live traffic, and bypass the route where their acceptance is not as gated."""
+    counts = _counts(body)
     seen = watch.record_rounds(
         services.db,
         actor,
         route=body.route,
         artifact=body.artifact,
         source=body.source,
-        counts=_counts(body),
+        counts=counts,
         key=idempotency_key,
     )
+    services.metrics.rounds.inc(counts.rounds)
     return _answer(seen)
 
 

@@ -15,7 +15,9 @@ from gatekeeper.actions.known_tokens import KnownTokens
 from gatekeeper.actions.reconcile import Reconciler
 from gatekeeper.actions.redaction import Redactor
 from gatekeeper.actions.snapshots import Snapshots
+from gatekeeper.actions.webhooks import WebhookSettings
 from gatekeeper.api.admission import Admission
+from gatekeeper.api.stream import Feed
 from gatekeeper.errors import Unauthorized
 from gatekeeper.store.database import Database
 from gatekeeper.telemetry import Metrics
@@ -40,7 +42,8 @@ __all__ = [
 class Services:
     """One server's database, evidence folder, migrations, background thread and metrics.
 
-    ``ingest`` says what it takes on at a time, and what it leaves out of spans.
+    ``ingest`` says what it takes on at a time, and what it leaves out of spans, ``webhooks`` what
+    notices are signed with and where they may go.
     """
 
     db: Database
@@ -49,10 +52,12 @@ class Services:
     reconciler: Reconciler
     metrics: Metrics = field(default_factory=Metrics)
     ingest: IngestSettings = field(default_factory=IngestSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     intake: Intake = field(init=False)
     admission: Admission = field(init=False)
     snapshots: Snapshots = field(init=False)
     known_tokens: KnownTokens = field(init=False)
+    feed: Feed = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.ingest.limits
@@ -61,6 +66,7 @@ class Services:
         object.__setattr__(self, "admission", Admission(limits))
         object.__setattr__(self, "snapshots", Snapshots(self.db))
         object.__setattr__(self, "known_tokens", KnownTokens(self.db, self.snapshots))
+        object.__setattr__(self, "feed", Feed(self.snapshots))
 
 
 def _services(request: Request) -> Services:

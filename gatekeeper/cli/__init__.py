@@ -39,6 +39,7 @@ COMMANDS = {
     ),
     "watch": ("gatekeeper.cli.watch:watch", "Is what runs what was gated? Else bypass its routes."),
     "schedule": ("gatekeeper.cli.schedule:schedule", "Say when routes are gated again."),
+    "webhook": ("gatekeeper.cli.webhook:webhook", "Tell other systems of decisions, signed."),
     "override": ("gatekeeper.cli.override:override", "Set or clear a manual override."),
     "token": ("gatekeeper.cli.token:token", "Create, list and revoke access tokens."),
     "db": ("gatekeeper.cli.db:db", "Upgrade the database."),

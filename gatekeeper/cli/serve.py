@@ -48,20 +48,23 @@ def serve(
 
     The home is created, its database migrated and the shipped policies seeded on the first start.
     """
-    import uvicorn
-
     from gatekeeper.actions.ingest_settings import IngestSettings
     from gatekeeper.actions.reconcile import Reconciler
     from gatekeeper.actions.start import prepare
+    from gatekeeper.actions.webhook_delivery import Courier
+    from gatekeeper.actions.webhooks import WebhookSettings, load_key
     from gatekeeper.api.app import create_app
+    from gatekeeper.api.server import Server
     from gatekeeper.api.services import Services
     from gatekeeper.config import Settings, data_dir
+    from gatekeeper.core.webhooks import networks
     from gatekeeper.store.database import open_database
     from gatekeeper.store.lock import sole_server
     from gatekeeper.telemetry import configure_logging
 
     settings = Settings.load(home=home, host=host, port=port, executor=executor, ingest=ingest)
     intake = IngestSettings.load(settings.ingest)
+    allowed = networks(settings.webhook_networks)
     configure_logging(json=as_json, level=logging.INFO)
     with ExitStack() as stack:
         # Before anything is written: a busy port must leave no half-made home behind.
@@ -74,20 +77,24 @@ def serve(
         prepare(db, migrations=migrations, policies=data_dir("policies"))
         url = url_of(listener)
         launcher = stack.enter_context(_executor(settings, db, url))
+        key = load_key(settings.webhook_key, settings.home, shared=not db.sqlite)
+        webhooks = WebhookSettings(key, allowed)
+        courier = Courier(db, webhooks)
         services = Services(
             db,
             settings.evidence,
             migrations,
-            Reconciler(db, launcher, evidence=settings.evidence),
+            Reconciler(db, launcher, evidence=settings.evidence, courier=courier),
             ingest=intake,
+            webhooks=webhooks,
         )
+        courier.count = services.metrics.count_notice
         _announce(settings, url, as_json=as_json)
-        config = uvicorn.Config(create_app(services), log_config=None, access_log=False)
         # uvicorn stops in order and then raises the signal again: let that end in our own exit,
         # status 0, with everything on the stack closed.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: None)
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(create_app(services)).run(sockets=[listener])
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
+from gatekeeper.client.follower import Follower
 from gatekeeper.core.bypass import Lease, RequestContext, RequestDecision, decide_request
 from gatekeeper.errors import GatekeeperError
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Self
+
+    from gatekeeper.client.events import Event
 
 __all__ = ["DecisionClient"]
 
@@ -35,23 +39,28 @@ _UNREADABLE = (
 )
 _MAX_BYTES = 16 * 1024**2
 _SNAPSHOT_S = 10.0
+_STREAM_AGAIN_S = 60.0
+_NOTHING = RequestContext()
 
 
 @dataclass
 class _Held:
-    """What is known of a route: the newest lease and when it was received, on our clock."""
+    """What is known of a route: the newest lease and when it was received, on our clock.
 
-    lease: Lease | None = None
-    received_s: float = 0.0
+    The two are replaced together, so that ``decide`` reads them without a lock.
+    """
+
+    state: tuple[Lease | None, float] = (None, 0.0)
     tried_s: float | None = None
     trouble: str | None = None
 
     def take(self, lease: Lease, now_s: float) -> bool:
         """Hold a lease received now; False where it is older than the one held."""
-        if self.lease is not None and lease.version < self.lease.version:
-            self.trouble = f"version {lease.version} is older than {self.lease.version}"
+        held = self.state[0]
+        if held is not None and lease.version < held.version:
+            self.trouble = f"version {lease.version} is older than {held.version}"
             return False
-        self.lease, self.received_s, self.trouble = lease, now_s, None
+        self.state, self.trouble = (lease, now_s), None
         return True
 
 
@@ -62,6 +71,16 @@ class _Snapshot:
     etag: str | None = None
     version: tuple[int, int] = (0, 0)
     routes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Leases that a snapshot or an event of the stream brought: all that there are, or new ones."""
+
+    etag: str | None
+    version: tuple[int, int]
+    leases: list[Lease]
+    complete: bool
 
 
 @dataclass(frozen=True)
@@ -78,8 +97,8 @@ class DecisionClient:
 
     The time to live counts from receipt on this process's own monotonic clock. In ``decide`` itself
     a lease is renewed when half of it is over. After ``start()`` a thread asks for the snapshot of
-    all routes instead, which costs the server next to nothing while it has not changed, and
-    ``decide`` never waits for the network. An unreachable server, an answer that cannot be read or
+    all routes instead, which costs the server next to nothing while it has not changed, or
+    follows the stream of changes, and ``decide`` never waits for the network. An unreachable server, an answer that cannot be read or
     one older than what is known leaves the old lease in place until it lapses, and a lapsed lease
     is a bypass.
 
@@ -106,6 +125,7 @@ class DecisionClient:
             transport=transport,
         )
         self._timeout_s = timeout_s
+        self._follower = Follower(self._http, timeout_s=timeout_s, clock=clock, most=_MAX_BYTES)
         self._clock = clock
         self._lock = threading.Lock()
         self._routes: dict[str, _Held] = {}
@@ -127,15 +147,16 @@ class DecisionClient:
 
     def decide(self, route: str, context: RequestContext | None = None) -> RequestDecision:
         """Say whether this request may decode speculatively, and with which gamma. Never raises."""
-        with self._lock:
-            held = self._routes.setdefault(route, _Held())
-            due = self._due(held)
-            background = self._thread is not None
-        if due and not background:
+        held = self._routes.get(route)
+        if held is None:
+            with self._lock:
+                held = self._routes.setdefault(route, _Held())
+        if self._thread is None and self._due(held):
             self.refresh(route)
-        with self._lock:
-            lease, age_s = held.lease, self._clock() - held.received_s
-        return decide_request(lease, context or RequestContext(), age_s=age_s)
+        lease, received_s = held.state
+        return decide_request(
+            lease, _NOTHING if context is None else context, age_s=self._clock() - received_s
+        )
 
     def refresh(self, route: str) -> bool:
         """Ask the server for the route's lease now; False where the old one had to stay."""
@@ -158,9 +179,9 @@ class DecisionClient:
             before = self._snapshot
         headers = {} if before.etag is None else {"If-None-Match": before.etag}
         answer, trouble = self._ask("/v1/decisions/snapshot", headers, _SNAPSHOT_S)
-        found: tuple[_Snapshot, list[Lease]] | None = None
+        found: _Told | None = None
         if answer is not None and answer.status != _NOT_MODIFIED:
-            found, trouble = _read(answer)
+            found, trouble = _read(answer.body, answer.etag)
         with self._lock:
             self._trouble = trouble
             if trouble is not None:
@@ -168,22 +189,28 @@ class DecisionClient:
             if found is None:
                 self._confirm(before)
                 return True
-            snapshot, leases = found
-            if snapshot.version < self._snapshot.version:
-                newer = self._snapshot.version
-                self._trouble = f"version {snapshot.version} is older than {newer}"
-                return False
-            self._snapshot = snapshot
-            for lease in leases:
-                self._routes.setdefault(lease.route, _Held()).take(lease, self._clock())
-            return True
+            return self._take(found)
+
+    def _take(self, told: _Told) -> bool:
+        """Hold what a snapshot or a stream brought; the caller has the lock."""
+        if told.version < self._snapshot.version:
+            newer = self._snapshot.version
+            self._trouble = f"version {told.version} is older than {newer}"
+            return False
+        routes = {} if told.complete else dict(self._snapshot.routes)
+        routes |= {lease.route: lease.version for lease in told.leases}
+        self._snapshot = _Snapshot(told.etag, told.version, routes)
+        for lease in told.leases:
+            self._routes.setdefault(lease.route, _Held()).take(lease, self._clock())
+        return True
 
     def _confirm(self, snapshot: _Snapshot) -> None:
         for route, version in snapshot.routes.items():
             held = self._routes[route]
+            lease = held.state[0]
             # a newer lease from elsewhere is not the one that was confirmed
-            if held.lease is not None and held.lease.version == version:
-                held.received_s = self._clock()
+            if lease is not None and lease.version == version:
+                held.state = (lease, self._clock())
 
     def trouble(self, route: str) -> str | None:
         """Why the last refresh of a route failed; None where it did not."""
@@ -191,14 +218,18 @@ class DecisionClient:
             held = self._routes.get(route)
             return self._trouble or (None if held is None else held.trouble)
 
-    def start(self, *, interval_s: float = 1.0) -> None:
-        """Keep every route fresh from a thread that asks each ``interval_s`` seconds."""
+    def start(self, *, interval_s: float = 1.0, stream: bool = False) -> None:
+        """Keep every route fresh from a thread that asks each ``interval_s`` seconds.
+
+        With ``stream`` the server says what changes, at once; where it does not, or the stream
+        breaks, the thread asks as before and tries the stream again now and then.
+        """
         with self._lock:
             if self._thread is not None:
                 return
             self._thread = threading.Thread(
                 target=self._keep_fresh,
-                args=(interval_s,),
+                args=(interval_s, stream),
                 name="gatekeeper-decisions",
                 daemon=True,
             )
@@ -208,19 +239,57 @@ class DecisionClient:
         """Stop the thread and the connection."""
         self._stop.set()
         if self._thread is not None:
+            self._follower.hang_up()
             self._thread.join()
         self._http.close()
 
-    def _keep_fresh(self, interval_s: float) -> None:
+    def _keep_fresh(self, interval_s: float, stream: bool) -> None:  # noqa: FBT001 - a thread's argument
+        failures, again_s = 0, -math.inf
         while not self._stop.is_set():
-            self.refresh_all()
+            if stream and self._clock() >= again_s:
+                brought = self._follow()
+                failures = 0 if brought else failures + 1
+                again_s = self._clock() + min(2.0**failures, _STREAM_AGAIN_S)
+            if not self._stop.is_set():
+                self.refresh_all()
             self._stop.wait(interval_s)
+
+    def _follow(self) -> bool:
+        """Take what the stream brings until it breaks or we stop; whether it brought anything."""
+        with self._lock:
+            known = self._snapshot.version
+        brought, trouble = False, "the stream has ended"
+        try:
+            for event in self._follower.events(known):
+                if event.name and not self._heed(event):
+                    trouble = "the stream does not follow from what is known"
+                    break
+                brought = brought or bool(event.name)
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            trouble = str(error) or type(error).__name__
+        with self._lock:
+            self._trouble = trouble
+        return brought
+
+    def _heed(self, event: Event) -> bool:
+        told, trouble = _read(event.data, None)
+        with self._lock:
+            self._trouble = trouble
+            if told is None:
+                return False
+            if event.name == "leases":
+                return self._take(told)
+            if told.version != self._snapshot.version:
+                return False
+            self._confirm(self._snapshot)
+            return True
 
     def _due(self, held: _Held) -> bool:
         now = self._clock()
         if held.tried_s is not None and now - held.tried_s < _RETRY_S:
             return False
-        return held.lease is None or now - held.received_s >= _RENEW_AT * held.lease.ttl_s
+        lease, received_s = held.state
+        return lease is None or now - received_s >= _RENEW_AT * lease.ttl_s
 
     def _fetch(self, route: str) -> tuple[Lease | None, str | None]:
         try:
@@ -258,17 +327,19 @@ class DecisionClient:
         return None, f"HTTP {response.status_code}"
 
 
-def _read(answer: _Answer) -> tuple[tuple[_Snapshot, list[Lease]] | None, str | None]:
-    """Read a snapshot as a whole, or nothing of it."""
+def _read(body: bytes, etag: str | None) -> tuple[_Told | None, str | None]:
+    """Read what was told as a whole, or nothing of it."""
     try:
-        body = json.loads(answer.body)
-        epoch, counter = body["version"]
-        leases = [Lease.from_dict(item) for item in body["items"]]
-        snapshot = _Snapshot(
-            etag=answer.etag,
-            version=(int(epoch), int(counter)),
-            routes={lease.route: lease.version for lease in leases},
+        document = json.loads(body)
+        epoch, counter = document["version"]
+        return (
+            _Told(
+                etag=etag,
+                version=(int(epoch), int(counter)),
+                leases=[Lease.from_dict(item) for item in document["items"]],
+                complete=document.get("complete", True) is True,
+            ),
+            None,
         )
     except _UNREADABLE as error:
         return None, f"the answer cannot be read: {error!r}"
-    return (snapshot, leases), None

@@ -13,7 +13,7 @@ from gatekeeper.core.documents import read
 from gatekeeper.core.lease import BYPASS, ENABLE, NO_KEY, Envelope, Lease, gamma_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "BYPASS",
@@ -113,15 +113,21 @@ def decide_request(
 
 
 def _decided(lease: Lease, context: RequestContext, arm: str | None) -> RequestDecision:
-    refusal = _unusable(lease, context) or _not_in(lease, arm) or _outside(lease, context)
+    refusal = _unusable(lease, context) or _not_in(lease, arm)
     if refusal is not None:
         return refusal
+    unchecked = ["artifact"] if context.artifact is None else []
+    for fact, limit, most, reason in lease.envelope.limits:
+        value = getattr(context, fact)
+        if value is None:
+            unchecked.append(fact)
+        # written so that NaN is outside, on either side
+        elif not (value <= limit if most else value >= limit):
+            return _bypass(reason, f"{fact} is {value:g}, the limit is {limit:g}.")
     gamma = _gamma(lease, context.concurrency)
     if gamma < 1:
         return _bypass("outside_envelope", "No window was shown to pass at this concurrency.")
-    return RequestDecision(
-        ENABLE, gamma, lease.reason, lease.explanation, _unchecked(lease, context)
-    )
+    return RequestDecision(ENABLE, gamma, lease.reason, lease.explanation, tuple(unchecked))
 
 
 def _unusable(lease: Lease, context: RequestContext) -> RequestDecision | None:
@@ -146,67 +152,10 @@ def _not_in(lease: Lease, arm: str | None) -> RequestDecision | None:
     return _bypass(NO_KEY, "The rollout goes by targeting key, and the request names none.")
 
 
-def _outside(lease: Lease, context: RequestContext) -> RequestDecision | None:
-    for fact, value, limit, good, reason in _limits(lease.envelope, context):
-        if value is not None and limit is not None and not good(value, limit):
-            return _bypass(reason, f"{fact} is {value:g}, the limit is {limit:g}.")
-    return None
-
-
-_Limit = tuple[str, "float | None", "float | None", "Callable[[float, float], bool]", str]
-
-
-def _limits(envelope: Envelope, context: RequestContext) -> tuple[_Limit, ...]:
-    """(fact, its value, its limit, what is good, reason); comparisons fail on NaN, as they should."""
-    return (
-        ("concurrency", context.concurrency, envelope.max_concurrency, _most, "outside_envelope"),
-        (
-            "context_tokens",
-            context.context_tokens,
-            envelope.max_context_tokens,
-            _most,
-            "outside_envelope",
-        ),
-        (
-            "memory_utilisation",
-            context.memory_utilisation,
-            envelope.max_memory_utilisation,
-            _most,
-            "memory_pressure",
-        ),
-        ("draft_queue", context.draft_queue, envelope.max_draft_queue, _most, "draft_overloaded"),
-        (
-            "remaining_tokens",
-            context.remaining_tokens,
-            envelope.min_remaining_tokens,
-            _least,
-            "few_remaining_tokens",
-        ),
-        ("acceptance", context.acceptance, envelope.min_acceptance, _least, "low_acceptance"),
-    )
-
-
-def _most(value: float, limit: float) -> bool:
-    return value <= limit
-
-
-def _least(value: float, limit: float) -> bool:
-    return value >= limit
-
-
 def _gamma(lease: Lease, concurrency: int | None) -> int:
     if concurrency is None or not lease.gamma_by_concurrency:
         return lease.gamma
     return gamma_at(lease.gamma_by_concurrency, concurrency)
-
-
-def _unchecked(lease: Lease, context: RequestContext) -> tuple[str, ...]:
-    facts = [
-        fact
-        for fact, value, limit, _, _ in _limits(lease.envelope, context)
-        if value is None and limit is not None
-    ]
-    return tuple(facts if context.artifact is not None else ["artifact", *facts])
 
 
 def _bypass(reason: str, explanation: str) -> RequestDecision:

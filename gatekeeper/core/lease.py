@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gatekeeper.core.arms import Split
 from gatekeeper.core.value import ValueInterval
@@ -13,7 +14,16 @@ from gatekeeper.core.value import ValueInterval
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BYPASS", "ENABLE", "NO_KEY", "Envelope", "Lease", "gamma_at", "in_force"]
+__all__ = [
+    "BYPASS",
+    "ENABLE",
+    "NO_KEY",
+    "Envelope",
+    "Lease",
+    "Limit",
+    "gamma_at",
+    "in_force",
+]
 
 ENABLE = "enable"
 BYPASS = "bypass"
@@ -38,6 +48,35 @@ class Envelope:
     min_acceptance: float | None = None
     max_memory_utilisation: float | None = None
     max_draft_queue: int | None = None
+
+    @cached_property
+    def limits(self) -> tuple[Limit, ...]:
+        """Limits in force, in the order in which they are looked at; found once for a lease."""
+        most = (
+            ("concurrency", self.max_concurrency, "outside_envelope"),
+            ("context_tokens", self.max_context_tokens, "outside_envelope"),
+            ("memory_utilisation", self.max_memory_utilisation, "memory_pressure"),
+            ("draft_queue", self.max_draft_queue, "draft_overloaded"),
+        )
+        least = (
+            ("remaining_tokens", self.min_remaining_tokens, "few_remaining_tokens"),
+            ("acceptance", self.min_acceptance, "low_acceptance"),
+        )
+        return tuple(
+            Limit(fact, value, highest, reason)
+            for highest, limits in ((True, most), (False, least))
+            for fact, value, reason in limits
+            if value is not None
+        )
+
+
+class Limit(NamedTuple):
+    """What a fact of a request may be: ``most`` or else at least ``value``; else ``reason``."""
+
+    fact: str
+    value: float
+    most: bool
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ __all__ = [
     "get",
     "hold",
     "listing",
+    "oldest_pending_s",
     "reap",
     "renew",
     "requeue",
@@ -72,6 +73,13 @@ def listing(
         where.append(runs.c.state == state)
     rows = page(session, runs, runs.c.id, after=after, limit=limit, where=where, newest_first=True)
     return [RunRecord(**row) for row in rows]
+
+
+def oldest_pending_s(session: Session) -> float | None:
+    """Seconds since the oldest pending run was submitted; None where none is pending."""
+    query = select(clock() - func.min(runs.c.created_at)).where(runs.c.state == "pending")
+    waited = session.execute(query).scalar_one()
+    return None if waited is None else max(float(waited), 0.0)
 
 
 def count_by_state(session: Session) -> dict[str, int]:

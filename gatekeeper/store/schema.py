@@ -23,6 +23,7 @@ from gatekeeper.store import (  # noqa: F401 - one metadata holds all
     schema_schedules,
     schema_traces,
     schema_value,
+    schema_webhooks,
 )
 from gatekeeper.store.columns import NAME as _NAME
 from gatekeeper.store.columns import SHA256 as _SHA256

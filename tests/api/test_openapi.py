@@ -32,6 +32,7 @@ def test_no_generated_request_breaks_the_server(routed: Api) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", routed.anonymous.app)
     # binary bodies are tried by hand in test_runs_api.py
     schema = schema.exclude(path="/v1/gate-runs/{run_id}/evidence/{table}", method="PUT")
+    schema = schema.exclude(path="/v1/decisions/stream")  # has no end
     authorization = {"Authorization": routed.admin.headers["Authorization"]}
     tried = []
     for found in schema.get_all_operations():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from reported import ROUTE, set_up
+from reported import ROUTE, override, set_up
 
 from gatekeeper.client import BYPASS, ENABLE, DecisionClient
 
@@ -37,13 +37,6 @@ class Switch(httpx.HTTPTransport):
         answer = super().handle_request(request)
         self.statuses.append(answer.status_code)
         return answer
-
-
-def override(server: LiveServer, action: str, ttl_s: float, **more: Any) -> None:
-    body = {"route": ROUTE, "action": action, "reason": "trial", "ttl_s": ttl_s, **more}
-    with server.client("admin") as admin:
-        answer = admin.post("/v1/overrides", json=body)
-        assert answer.status_code == 201, answer.text
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)
