@@ -233,10 +233,10 @@ def tell(session: Session, record: DecisionRecord, before: DecisionRecord | None
 
     The event's id is the decision's version: the same on every try, to every subscriber.
     """
-    previous = None
+    previous: dict[str, object] | None = None
     if before is not None:
-        previous = {"action": before.action, "reason": before.reason}
-        previous |= {"version": [before.epoch, before.counter]}
+        version = [before.epoch, before.counter]
+        previous = {"action": before.action, "reason": before.reason, "version": version}
     notice = {
         "type": "decision.changed",
         "timestamp": datetime.fromtimestamp(record.decided_at, UTC).isoformat(),

@@ -50,7 +50,7 @@ Poller = Annotated[Actor, Depends(_poller)]
 async def current(services: Services) -> Snapshot:
     """Return what holds now; the database is asked once a second at most."""
     found = services.snapshots.fresh()
-    return found or await run_in_threadpool(services.snapshots.current)
+    return await run_in_threadpool(services.snapshots.current) if found is None else found
 
 
 def token_of(request: Request) -> str:

@@ -112,7 +112,8 @@ class Feed:
         Raises:
             Unavailable: the database does not answer.
         """
-        return self.snapshots.fresh() or await run_in_threadpool(self.snapshots.current)
+        found = self.snapshots.fresh()
+        return await run_in_threadpool(self.snapshots.current) if found is None else found
 
     def wake(self) -> None:
         """Let every stream look."""

@@ -34,17 +34,19 @@ def equivalence_power(route: str, figures: RunFigures) -> Block:
 
 def _why_unknown(figures: RunFigures) -> Line:
     if texts_alone(figures):
-        return (
+        said = (
             "unknown. Sampled texts were compared, not the probabilities of their tokens; such "
-            "tests miss mild faults, and how mild is not known.",
+            "tests miss mild faults, and how mild is not known."
         )
+        return (said,)
     if not figures.value("summary.tokens"):
         return ("unknown, no sampled tokens were tested.",)
     if figures.value("summary.strict"):
-        return (
+        said = (
             "unknown. How many tokens show one of the reference faults is known only together with "
-            "the draft's own probabilities, and a running server does not disclose those.",
+            "the draft's own probabilities, and a running server does not disclose those."
         )
+        return (said,)
     return ("unknown, the strict test did not run.",)
 
 
@@ -72,7 +74,7 @@ def outcome_power(figures: RunFigures) -> Line:
         " pairs at the discordance seen, at the least ",
         figures.figure("summary.minimal_pairs", forms.count),
     )
-    return line(said, _fewer_sufficed(figures.value("parts") or (), figures))
+    return line(said, _fewer_sufficed(figures.value("parts") or [], figures))
 
 
 def _fewer_sufficed(parts: list[Mapping[str, str]], figures: RunFigures) -> Line:
@@ -80,7 +82,8 @@ def _fewer_sufficed(parts: list[Mapping[str, str]], figures: RunFigures) -> Line
     passed = any(part["name"] == "success" and part["outcome"] == "PASS" for part in parts)
     if not passed or needed is None or n is None or n >= needed:
         return ()
-    return (
+    said = (
         "; fewer sufficed here, because the low end of the interval is inside the margin already: "
-        "that number is a plan's, for arms that succeed alike to pass 9 times in 10",
+        "that number is a plan's, for arms that succeed alike to pass 9 times in 10"
     )
+    return (said,)

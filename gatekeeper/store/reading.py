@@ -13,7 +13,7 @@ from gatekeeper.store.database import Session, clock
 from gatekeeper.store.records import DecisionRecord, Version
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
+    from sqlalchemy import ColumnElement, RowMapping
 
 __all__ = ["Reading", "TokenMark", "read_decisions"]
 
@@ -77,6 +77,7 @@ def _rows(session: Session, known: Version | None) -> list[RowMapping]:
         # whole seconds: a sum of floats depends on the order of the rows
         func.sum(cast(token.c.expires_at, BigInteger)).label("ends"),
     ).subquery()
+    wanted: ColumnElement[bool]
     if known is None:
         wanted = decision.c.id.in_(select(func.max(decision.c.id)).group_by(decision.c.route))
     else:
