@@ -51,7 +51,7 @@ def _standing(lease: Mapping[str, Any]) -> str:
 
     expires = lease["evidence_expires_at"]
     until = (
-        "no evidence to expire: bypass stands until gates pass"
+        f"no evidence to expire: bypass stands {_until(lease)}"
         if expires is None
         else f"its evidence expires at {moment(expires)}"
     )
@@ -59,3 +59,21 @@ def _standing(lease: Mapping[str, Any]) -> str:
     return (
         f"decided at {moment(lease['decided_at'])}, the server's decision {count(number)}; {until}"
     )
+
+
+def _until(lease: Mapping[str, Any]) -> str:
+    """What ends a bypass: gates that pass, or the value where they have passed already."""
+    from gatekeeper.cli.next_steps import unpriced
+
+    if lease["reason"] == "value_negligible":
+        return "until the value exceeds the policy's minimum"
+    if unpriced(lease):
+        return "until tasks are priced"
+    passed = all(
+        row["state"] == "current" and row["outcome"] == "PASS"
+        for row in lease["gates"]
+        if row["mandatory"]
+    )
+    if passed and lease["reason"] == "insufficient_evidence" and lease["value"] is not None:
+        return "until the low end of the value exceeds the policy's minimum"
+    return "until gates pass"

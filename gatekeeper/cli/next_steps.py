@@ -5,26 +5,35 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from gatekeeper.core.running_pair import SERVER_GATES, is_running_pair
+from gatekeeper.core.policies import UNPRICED
+from gatekeeper.core.running_pair import is_running_pair
 from gatekeeper.errors import printable
+from gatekeeper.reports.gate_commands import (
+    HOW_TO_PRICE,
+    OUTCOME_REFUSED,
+    files_route,
+    outcome_elsewhere,
+    run_command,
+    runs_here,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import httpx
 
-__all__ = ["next_steps", "open_texts"]
+__all__ = ["lines", "next_steps", "open_texts", "pricing_steps", "unpriced"]
 
 
 def next_steps(http: httpx.Client, lease: Mapping[str, Any]) -> list[str]:
-    """Lines for the gates that a decision misses or finds expired; none where it misses none."""
+    """Lines for the gates that a decision misses or finds expired, or for tasks that are not priced."""
     wanted = [
         row["gate"]
         for row in lease["gates"]
         if row["mandatory"] and row["state"] in {"missing", "expired"}
     ]
     if not wanted:
-        return []
+        return pricing_steps(lease)
     from gatekeeper.cli.http import segment
 
     artifact = http.get(f"/v1/artifacts/{segment(lease['artifact'])}").json()["document"]
@@ -33,23 +42,34 @@ def next_steps(http: httpx.Client, lease: Mapping[str, Any]) -> list[str]:
 
 def lines(route: str, gates: list[str], *, on_servers: bool) -> list[str]:
     """The command for each gate; servers that already run cannot be put through every one."""
-    name = shlex.quote(route)
     found = [
-        f"to run {gate}: gatekeeper gate run {name} {gate} --wait"
+        f"to run {gate}: {run_command(route, gate)} --wait"
         for gate in gates
-        if not on_servers or gate in SERVER_GATES
+        if runs_here(gate, on_servers=on_servers)
     ]
-    if on_servers and set(gates) - set(SERVER_GATES):
-        pairs = "pairs of your own tasks: gatekeeper outcome check PAIRS.csv"
-        files = (
-            f"gatekeeper artifact register pair.yaml, gatekeeper route set {name}-files --slice "
-            f"SLICE --artifact DIGEST --policy POLICY, gatekeeper gate run {name}-files --wait"
-        )
-        found += [
-            f"outcome cannot be measured on servers that already run; {pairs}",
-            f"to have it measured here, register the pair's files: {files}",
-        ]
+    if not all(runs_here(gate, on_servers=on_servers) for gate in gates):
+        pairs, files = outcome_elsewhere(route)
+        found += [f"{OUTCOME_REFUSED}; {pairs}", files]
     return [printable(line) for line in found]
+
+
+def unpriced(lease: Mapping[str, Any]) -> bool:
+    """Whether it is the value of the tasks alone that nobody knows: what the policy demands passed."""
+    passed = all(
+        row["state"] == "current" and row["outcome"] == "PASS"
+        for row in lease["gates"]
+        if row["mandatory"]
+    )
+    asked = UNPRICED in lease["explanation"]
+    return passed and asked and lease["reason"] == "insufficient_evidence"
+
+
+def pricing_steps(lease: Mapping[str, Any]) -> list[str]:
+    """What shows the tasks that a pricing lacks; none where it lacks none."""
+    if not unpriced(lease):
+        return []
+    listed = f"gatekeeper traces list --route {shlex.quote(lease['route'])}"
+    return [printable(f"to see the tasks there are: {listed}"), HOW_TO_PRICE]
 
 
 def open_texts(view: Mapping[str, Any]) -> str | None:
@@ -65,6 +85,6 @@ def open_texts(view: Mapping[str, Any]) -> str | None:
     baseline, candidate = (shlex.quote(str(url)) for url in urls)
     return printable(
         "to have every token judged (SOURCE: the model files that both have loaded): gatekeeper "
-        f"gate run --route {shlex.quote(view['route'])}-files --baseline-url {baseline} "
+        f"gate run --route {shlex.quote(files_route(view['route']))} --baseline-url {baseline} "
         f"--candidate-url {candidate} --target SOURCE --wait"
     )

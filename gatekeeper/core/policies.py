@@ -22,6 +22,7 @@ from gatekeeper.core.policy_schema import (
     Slo,
     ToleranceBudget,
 )
+from gatekeeper.core.pricing_level import UNSTATED_WINDOW, windows_unstated
 from gatekeeper.core.verdicts import GATES, GateResult, Outcome
 from gatekeeper.errors import InputError
 
@@ -59,6 +60,9 @@ REASONS = (
     "gates_passed",
     "override",
 )
+
+UNPRICED = "price every term of the value per task"
+"""How an explanation begins what a decision still needs where the value is unknown."""
 
 INVESTIGATE = (
     "configuration",
@@ -304,7 +308,11 @@ def _missing(case: _Case) -> Verdict | None:
     if case.outcome("serving") is Outcome.PASS and (
         case.windows() is None or case.region() is None
     ):
-        needed.append("serving must state gamma and limits of each load region that passed")
+        needed.append(
+            UNSTATED_WINDOW
+            if windows_unstated(case.results["serving"].result.summary)
+            else "serving must state gamma and limits of each load region that passed"
+        )
     if not needed:
         return None
     return _insufficient(case, needed)
@@ -317,9 +325,7 @@ def _priced(case: _Case) -> Verdict | None:
         return None
     shown = f"{in_full(minimum.per_task)} {minimum.currency}"
     if case.value is None:
-        return _insufficient(
-            case, [f"price every term of the value per task (minimum {shown})", *case.unpriced]
-        )
+        return _insufficient(case, [f"{UNPRICED} (minimum {shown})", *case.unpriced])
     if case.value.currency != minimum.currency:
         return _insufficient(
             case, [f"price the task in {minimum.currency}; it is in {case.value.currency}"]

@@ -16,10 +16,12 @@ from gatekeeper.core.pricing_change import what_would_change
 from gatekeeper.core.pricing_latency import ceiling_worth
 from gatekeeper.core.pricing_ledger import ENDS, PricingLedger
 from gatekeeper.core.pricing_level import (
+    UNSTATED_WINDOW,
     draft_bytes,
     outcome_difference,
     passing_levels,
     serving_capacity,
+    windows_unstated,
 )
 from gatekeeper.core.pricing_method import METHOD, REPLICATES, SEED
 from gatekeeper.core.pricing_narrowing import narrowing
@@ -82,7 +84,11 @@ def price(inputs: PricingInputs) -> Priced:
     summary = _summary(inputs.serving)
     levels = () if inputs.serving is None else passing_levels(*inputs.serving)
     if not levels:
-        book.need("a serving gate with a level that passed, with the spread of its speed-up")
+        book.need(
+            UNSTATED_WINDOW
+            if windows_unstated(summary)
+            else "a serving gate with a level that passed, with the spread of its speed-up"
+        )
     case = Case(
         ledger=book,
         economics=prices,

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["what_would_change"]
 
 
+_LOW_END = "(the low end, which decides, takes more)"
+"""Said with each figure of the estimate: the table of inputs that flip the decision has others."""
+
+
 @equation("value.given")
 def given(value: float, run: str) -> float:  # noqa: ARG001 - names the run that measured it
     """Repeat a figure of the gate run ``run``."""
@@ -80,7 +84,7 @@ def what_would_change(
     """Sentences on the figures at which the value meets the minimum (0 where there is none).
 
     The price of a second is that at which the low end, which has to exceed the minimum, meets it;
-    speed-up and number of tasks are those of the estimate. First comes how much ``more`` evidence
+    speed-up, number of tasks and occupancy are those of the estimate, and say so. First comes how much ``more`` evidence
     would do, where `narrowing` looked for it.
     """
     worth, operations = terms.latency_value, terms.operational_cost
@@ -157,7 +161,7 @@ def _speedup(
             "decoding in no time would save."
         )
     return (
-        f"A decoding speed-up of {ratio:.3g} makes the estimate meet {wanted}; "
+        f"A decoding speed-up of {ratio:.3g} makes the estimate meet {wanted} {_LOW_END}; "
         f"{level.ratio:.3g} was measured at concurrency {level.concurrency}."
     )
 
@@ -182,8 +186,8 @@ def _tasks(
     if value is None:
         return None
     return (
-        f"With {counted(value)} tasks a month the estimate meets {wanted} after the cost of "
-        f"operations; {counted(now)} are assumed now."
+        f"With {counted(value)} tasks a month the estimate meets {wanted} {_LOW_END}, after the "
+        f"cost of operations; {counted(now)} are assumed now."
     )
 
 
@@ -207,7 +211,7 @@ def _occupancy(
         return None
     return (
         f"Where a decoding task holds {value:.3g} of a replica, the capacity that it sets free makes "
-        f"the estimate meet {wanted}; {share:.3g} is assumed now."
+        f"the estimate meet {wanted} {_LOW_END}; {share:.3g} is assumed now."
     )
 
 

@@ -12,13 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "UNSTATED_WINDOW",
     "Capacity",
     "Level",
     "draft_bytes",
     "outcome_difference",
     "passing_levels",
     "serving_capacity",
+    "windows_unstated",
 ]
+
+UNSTATED_WINDOW = (
+    "the candidate's window (gamma): levels passed the serving gate, but nobody stated it, and a "
+    "lease has to name one; gate the two servers with --gamma N, as another --route"
+)
+"""What two running servers lack that passed serving without a declared window."""
 
 _SPECULATIVE_PURPOSES = ("draft_weights", "draft_kv", "candidates")
 
@@ -73,6 +81,12 @@ def passing_levels(run: str, summary: Mapping[str, Any]) -> tuple[Level, ...]:
     if len(known) < len(found):
         return ()
     return tuple(sorted(known, key=lambda level: level.low))
+
+
+def windows_unstated(summary: Mapping[str, Any]) -> bool:
+    """Whether levels passed, and the window of none is known: a running server need not tell it."""
+    windows = summary.get("gamma_by_concurrency")
+    return isinstance(windows, dict) and bool(windows) and set(windows.values()) == {None}
 
 
 def serving_capacity(summary: Mapping[str, Any]) -> Capacity | None:

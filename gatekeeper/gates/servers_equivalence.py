@@ -339,6 +339,8 @@ def _targets(numbers: Mapping[str, float | str | None]) -> str:
     if across is None:
         return "no log-probabilities of first tokens compare them"
     noise = "" if within is None else f" ({within:.3g} between two runs of the baseline)"
+    if across == 0:
+        return "both servers give their first tokens the very same log-probabilities"
     return f"log-probabilities of first tokens differ by at most {across:.3g} nats{noise}"
 
 
@@ -362,7 +364,9 @@ def _two_sample(budget: EquivalenceBudget, samples: pd.DataFrame, figures: _Figu
     else:
         outcome = Outcome.FAIL if min(known) <= budget.alpha / len(p) else Outcome.PASS
         shown = (
-            f"p = {p['mmd']:.2g} that they agree, {p['repeats']:.2g} that none repeats itself more"
+            f"chance alone makes texts differ so much with p = {p['mmd']:.2g}, and one server repeat "
+            f"itself so much more with p = {p['repeats']:.2g}; "
+            f"{budget.alpha / len(p):.2g} or less would be a difference"
         )
         detail = f"{numbers['answers']:.0f} sampled answers by two-sample tests: {shown}"
     return Part("sampled text", outcome, detail, figures=numbers)

@@ -327,6 +327,8 @@ def _weights(table: pd.DataFrame) -> tuple[Part, list[Claim]]:
     detail = (
         f"log-probabilities of {len(table)} greedy tokens differ from the declared files' by "
         f"{noise:.2g} nats (root mean square), {most:.2g} at most"
+        if most > 0
+        else f"log-probabilities of {len(table)} greedy tokens are the very same by the declared files"
     )
     alike = noise <= server_logprobs.SAME_WEIGHTS
     outcome = Outcome.PASS if alike else Outcome.ERROR

@@ -225,8 +225,9 @@ def _fairness_check(budget: ServingBudget, figures: Figures, concurrency: int) -
     within = judge(apart, limit=math.log(limit), want="below")
     unharmed = judge(slowed, limit=0.0, want="below")
     detail = (
-        f"{_said(f'slowdown of {name} prompts', slowed)}, wanted < 1, or "
-        f"{_said(f'over that of {best} prompts', apart)}, wanted < {limit:g}"
+        f"{_said(f'time per token of {name} prompts, speculative ÷ ordinary:', slowed)}; wanted "
+        f"either < 1, so that nobody is slowed, or not too far from that of {best} prompts, which is "
+        f"{_said('their distance:', apart)}, wanted < {limit:g}"
     )
     if Outcome.PASS in {within, unharmed}:
         return [Check("fairness", Outcome.PASS, detail)]

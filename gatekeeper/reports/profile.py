@@ -137,7 +137,7 @@ def render_profile(
         head.add_row("Measured", Text(measured_sentence(measured, task.wall_ns)))
     waiting = waiting_sentence(profile)
     if waiting is not None:
-        head.add_row("Nobody waits", Text(waiting))
+        head.add_row("Without waiting", Text(waiting))
     head.add_row("Evidence", _evidence(profile))
     parts: list[RenderableType] = [
         title,

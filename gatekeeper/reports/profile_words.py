@@ -109,7 +109,10 @@ def explicit_sentence(profile: TaskProfile) -> str | None:
     if found is None or found == profile.saving.value:
         return None
     unit = Unit(profile.task.wall_ns)
-    return f"{unit(found)} if only recorded causes order the spans (sensitivity, no bound)"
+    return (
+        f"{unit(found)} if a span waits only for what the trace records as its cause, and not for "
+        "whatever merely ended before it: another reading of the same trace, not a bound"
+    )
 
 
 def ceiling_sentence(profile: TaskProfile) -> str:
@@ -133,12 +136,16 @@ def waiting_sentence(profile: TaskProfile) -> str | None:
     unit = Unit(profile.task.wall_ns)
     wall = unit(found.wall_ns)
     if found.saving_ns is None:
-        saved = "saving unknown"
+        saved = "what is saved of it is unknown"
     else:
-        saved = f"{unit(found.saving_ns)} saved ({percent(found.saving_ns, round(found.wall_ns))})"
+        share = percent(found.saving_ns, round(found.wall_ns))
+        saved = f"{unit(found.saving_ns)} of it saved ({share})"
     if found.basis == BOUND:
-        return f"{saved} of at least {wall} if all that may hide a person's wait is one"
-    return f"{saved} of {wall}"
+        return (
+            f"{wall} or more would be left, {saved}: the trace does not say when a person was waited "
+            "for, so every span that may have been such a wait is taken out whole"
+        )
+    return f"{wall} would be left had no person been waited for, {saved}"
 
 
 def evidence_sentences(profile: TaskProfile) -> tuple[str, str | None, str]:

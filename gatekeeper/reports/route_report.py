@@ -6,10 +6,19 @@ tables and charts, in which every number is tied to its claim. Nothing is comput
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.running_pair import is_running_pair
 from gatekeeper.core.watch_alarms import REARMED_BY
 from gatekeeper.reports import number_forms as forms
+from gatekeeper.reports.gate_commands import (
+    HOW_TO_PRICE,
+    OUTCOME_REFUSED,
+    outcome_elsewhere,
+    run_command,
+    runs_here,
+)
 from gatekeeper.reports.route_report_figures import (
     UNKNOWN,
     Block,
@@ -31,6 +40,7 @@ from gatekeeper.reports.route_report_gates import (
     run_figures,
 )
 from gatekeeper.reports.route_report_serving import serving_sections
+from gatekeeper.reports.route_report_terms import terms_section
 from gatekeeper.reports.route_report_value import outcome_section, value_section
 
 if TYPE_CHECKING:
@@ -73,6 +83,7 @@ def lay_out(document: Mapping[str, Any]) -> Report:
         Section("provenance", "Policy, artifact, engine", _provenance(document, ledger)),
         Section("history", "History and overrides", _history(document, ledger)),
     )
+    said = (facts, Paragraph((explanation,)), *(b for one in sections for b in one.blocks))
     return Report(
         subject=lease["route"],
         question="Should route {} decode speculatively?",
@@ -80,7 +91,7 @@ def lay_out(document: Mapping[str, Any]) -> Report:
         tone="good" if lease["action"] == "enable" else "plain",
         explanation=(explanation,),
         facts=facts,
-        sections=sections,
+        sections=(*sections, *terms_section(said)),
         claims=tuple(ledger.cited.values()),
         known_claims=len(ledger.claims),
         unclaimed=tuple(ledger.unclaimed),
@@ -208,6 +219,9 @@ def _change(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
     for i, need in enumerate(pricing.get("still_needed", ())):
         quoted = ledger.quote(need, f"{at}/still_needed[{i}]")
         items.append(line("Pricing needs ", quoted, "."))
+    if pricing.get("still_needed"):
+        listed = f"gatekeeper traces list --route {shlex.quote(document['route'])}"
+        items.append((f"The tasks that a pricing has so far: {listed}. {HOW_TO_PRICE}.",))
     for i, sentence in enumerate(pricing.get("what_would_change", ())):
         items.append((ledger.quote(sentence, f"{at}/what_would_change[{i}]"),))
     if lease["reason"] == "override":
@@ -238,7 +252,7 @@ def _gate_changes(
 ) -> list[Line]:
     name, entry = gate["gate"], document["gates"][gate["gate"]]
     if entry is None:
-        return [(f"Running the {name} gate: gatekeeper gate run {document['route']} {name}.",)]
+        return _running(document, name)
     if entry["outcome"] == "FAIL":
         return [
             (f"Another artifact or policy version that passes {name}; the failed run stands.",),
@@ -253,6 +267,14 @@ def _gate_changes(
             needed = (figures.quote("still_needed"),)
         return [line(f"{name.capitalize()} is {entry['outcome']}; it still needs ", needed, ".")]
     return []
+
+
+def _running(document: Mapping[str, Any], gate: str) -> list[Line]:
+    """How a gate that has not run is run, or what settles it where it cannot be."""
+    route = document["route"]
+    if runs_here(gate, on_servers=is_running_pair(document["artifact"]["document"])):
+        return [(f"Running the {gate} gate: {run_command(route, gate)}.",)]
+    return [(f"{OUTCOME_REFUSED.capitalize()}; {how}.",) for how in outcome_elsewhere(route)]
 
 
 def _break_even(document: Mapping[str, Any], ledger: Ledger) -> list[Line]:

@@ -45,6 +45,14 @@ _COUNTED = (
 )
 
 
+_CHEAP_ROUND = (
+    "A break-even below one token a round means that a whole round was measured to take less time "
+    "than an ordinary step at that load: verifying several rows together came out cheaper than the "
+    "ordinary step. Then speculation gains even where nothing is accepted, for every round commits "
+    "at least the target's own token."
+)
+
+
 def serving_sections(
     document: Mapping[str, Any], figures: RunFigures | None
 ) -> tuple[Section, ...]:
@@ -108,6 +116,8 @@ def _acceptance(route: str, figures: RunFigures) -> tuple[Block, ...]:
         "tokens / round (break-even)",
     )
     blocks: list[Block] = [Table("Slice × load", columns, tuple(rows))]
+    if any(_below_one(route, figures, row["concurrency"]) for row in matrix):
+        blocks.append(Paragraph((_CHEAP_ROUND,), muted=True))
     widest = max((len(row["conditional_acceptance"]) for row in matrix), default=0)
     if widest:
         blocks += [_by_position(figures, matrix, widest), Charts((_curves(matrix, widest),))]
@@ -138,6 +148,12 @@ def _progress(route: str, figures: RunFigures, c: int, region: int | None) -> Li
     claim = figures.ledger.claims.get(name)
     needed = figures.ledger.figure(None if claim is None else claim["value"], forms.plain, name)
     return (committed, " (", needed, ")")
+
+
+def _below_one(route: str, figures: RunFigures, c: int) -> bool:
+    """Whether a round pays at that load although nothing of the draft is accepted."""
+    claim = figures.ledger.claims.get(f"report/{route}/break_even.c{c}")
+    return claim is not None and claim["value"] < 1
 
 
 def _by_position(figures: RunFigures, matrix: Sequence[Mapping[str, Any]], widest: int) -> Table:

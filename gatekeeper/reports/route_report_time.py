@@ -131,7 +131,7 @@ def sensitivity(pricing: Mapping[str, Any], figure: _Figure) -> tuple[Block, ...
     )
     said = f"The low end of the value {now} where one input alone were as below; the nearest first."
     rows = [_row(i, row, figure) for i, row in enumerate(found["rows"])]
-    columns = ("input", "now", "flips at", "bounds")
+    columns = ("input", "now", "low end flips at", "bounds")
     return (Paragraph((said,)), Table("Inputs that flip the decision", columns, tuple(rows)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.core.pricing_level import windows_unstated
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.charts import Forest, Interval, Step, Waterfall
 from gatekeeper.reports.route_report_figures import (
@@ -41,6 +42,13 @@ _TERMS = (
 _ABOUT_KINDS = (
     "So few pairs settle nothing by kind: only all of them together are judged. The tasks are the "
     "gate's own, the same for every route, and not the route's."
+)
+
+
+_UNMATCHED = (
+    "A call matches no route where no rule or attribute names one. Calls of an arm that speculates "
+    "already are among them where it marks them so: they decode faster already, and pricing them "
+    "would count the saving twice."
 )
 
 
@@ -171,17 +179,20 @@ def value_section(document: Mapping[str, Any], ledger: Ledger) -> Section:
             *tasks,
         )
         return Section("value", title, blocks)
-    book = _Priced(document["route"], pricing, ledger)
+    book = _Priced(document, pricing, ledger)
     return Section("value", title, (*book.blocks(), *tasks))
 
 
 class _Priced:
     """Figures of one pricing document."""
 
-    def __init__(self, route: str, pricing: Mapping[str, Any], ledger: Ledger) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], pricing: Mapping[str, Any], ledger: Ledger
+    ) -> None:
         self._pricing = pricing
         self._ledger = ledger
-        self._route = route
+        self._route = document["route"]
+        self._serving = leaf(document, "gates.serving.result.summary") or {}
         self._money = forms.money(pricing["currency"] or "of an unknown currency")
 
     def _figure(self, path: str, form: Callable[[float], str], own: str | None = None) -> Line:
@@ -204,6 +215,13 @@ class _Priced:
     def blocks(self) -> tuple[Block, ...]:
         """Chart, ceiling and saving, the terms, and what the figures leave out."""
         rests: Line = ("no level that passed the serving gate",)
+        if windows_unstated(self._serving):
+            rests = (
+                (
+                    "none: levels passed the serving gate, but the candidate's window (gamma) is not "
+                    "stated, and a lease has to name one"
+                ),
+            )
         if self._pricing.get("speedup"):
             rests = line(
                 self._interval("speedup", forms.ratio, "speedup", "ratio"),
@@ -351,6 +369,9 @@ def _tasks(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
     joined: Line = ("none",)
     for index, grade in enumerate(grades):
         joined = grade if index == 0 else line(joined, ", ", grade)
+    unmatched: tuple[Block, ...] = ()
+    if tasks["unmatched_calls"]:
+        unmatched = (Paragraph((_UNMATCHED,), muted=True),)
     return (
         Facts(
             (
@@ -362,4 +383,5 @@ def _tasks(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
                 ("Calls that match no route: counted, never priced", counted("unmatched_calls")),
             )
         ),
+        *unmatched,
     )

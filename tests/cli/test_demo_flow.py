@@ -246,6 +246,8 @@ def test_the_speed_up_shown_is_the_one_that_the_value_was_priced_with(walk: Demo
     found["value"] = {"total": total, "speedup": speedup}
     assert "1.20× at 2" in drawn(found)
     assert "1.60×" not in drawn(found)
+    found["value"] = {"total": None, "speedup": speedup}  # another term is unknown
+    assert "1.20× at 2" in drawn(found)
 
 
 def test_a_narrow_terminal_cuts_nothing_off(walk: Demo, api: Api) -> None:

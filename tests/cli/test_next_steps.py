@@ -9,8 +9,11 @@ import click
 import pytest
 
 from gatekeeper.cli import cli
-from gatekeeper.cli.next_steps import lines, open_texts
+from gatekeeper.cli.decide import _standing
+from gatekeeper.cli.next_steps import lines, open_texts, pricing_steps
+from gatekeeper.core.policies import UNPRICED
 
+MISSING = {"gate": "serving", "outcome": None, "state": "missing", "mandatory": True}
 URLS = ("http://127.0.0.1:8001", "http://127.0.0.1:8002")
 
 
@@ -40,6 +43,52 @@ def test_servers_that_run_are_not_sent_to_a_gate_that_refuses_them() -> None:
     assert parsed(check) == ["outcome", "check", "PAIRS.csv"]
     assert parsed(register) == ["artifact", "register", "pair.yaml"]
     assert "gate run chat outcome" not in f"{run}{check}{register}"
+
+
+def test_a_route_of_files_is_not_sent_to_a_doubled_name() -> None:
+    said = " ".join(lines("own-files", ["outcome"], on_servers=True))
+    assert "own-files-files" not in said
+    assert "gatekeeper route set own-registered" in said
+    open_view = {**view("INCONCLUSIVE", "two-sample"), "route": "own-files"}
+    assert "own-files-files" not in str(open_texts(open_view))
+
+
+def lease(reason: str, explanation: str = "", value: Any = None) -> dict[str, Any]:
+    """A bypass in which every mandatory gate has passed."""
+    row = {"gate": "serving", "outcome": "PASS", "state": "current", "mandatory": True}
+    return {
+        "route": "my route",
+        "reason": reason,
+        "explanation": explanation,
+        "gates": [row],
+        "value": value,
+        "evidence_expires_at": None,
+        "decided_at": "2030-01-01T10:00:00+00:00",
+        "version": [1, 2],
+    }
+
+
+def test_tasks_without_a_price_have_the_command_that_lists_them() -> None:
+    found = lease("insufficient_evidence", f"still needed: {UNPRICED} (minimum 1 EUR); more.")
+    listed, how = pricing_steps(found)
+    assert parsed(listed) == ["traces", "list", "--route", "my route"]
+    assert "price-your-agents-tasks" in how
+    assert pricing_steps(lease("insufficient_evidence", "narrow the value interval")) == []
+    assert pricing_steps(lease("value_negligible")) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "until"),
+    [
+        (lease("value_negligible", value={}), "until the value exceeds the policy's minimum"),
+        (lease("insufficient_evidence", UNPRICED), "until tasks are priced"),
+        (lease("insufficient_evidence", "narrow", {}), "until the low end of the value exceeds"),
+        (lease("watch_alarm"), "until gates pass"),
+        ({**lease("insufficient_evidence", UNPRICED), "gates": [MISSING]}, "until gates pass"),
+    ],
+)
+def test_a_bypass_says_what_ends_it(found: dict[str, Any], until: str) -> None:
+    assert f"no evidence to expire: bypass stands {until}" in _standing(found)
 
 
 def view(outcome: str, rule: str) -> dict[str, Any]:

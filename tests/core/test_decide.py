@@ -246,6 +246,13 @@ def test_a_pass_without_a_usable_window_enables_nothing(windows: Any, reason: st
     assert decide(ALL, "exact", results, GOOD, NOW).reason == reason
 
 
+def test_a_window_that_nobody_stated_is_asked_for_by_name() -> None:
+    results = passing() | {"serving": stored("serving", gamma_by_concurrency={"1": None})}
+    assert "--gamma" in decide(ALL, "exact", results, GOOD, NOW).explanation
+    results = passing() | {"serving": stored("serving", gamma_by_concurrency={"one": 4})}
+    assert "--gamma" not in decide(ALL, "exact", results, GOOD, NOW).explanation
+
+
 @pytest.mark.parametrize("envelope", [[4], {"max_concurrency": "4"}, {"max_concurrency": math.nan}])
 def test_a_pass_without_readable_limits_enables_nothing(envelope: Any) -> None:
     results = passing() | {"serving": stored("serving", envelope=envelope)}

@@ -216,6 +216,21 @@ def test_what_a_gate_did_not_show_is_unknown(gate: str, summary: Any, term: str)
     assert found.document["still_needed"]
 
 
+def test_levels_that_passed_without_a_stated_window_are_told_so() -> None:
+    unstated = {**serving(), "gamma_by_concurrency": {"2": None}}
+    (need,) = priced(serving=("run", unstated)).document["still_needed"]
+    assert "--gamma" in need
+    failed = {**serving(), "gamma_by_concurrency": {}}
+    (need,) = priced(serving=("run", failed)).document["still_needed"]
+    assert "a level that passed" in need
+
+
+def test_the_speed_up_of_the_estimate_is_told_from_that_of_the_low_end() -> None:
+    said = priced().document["what_would_change"]
+    (sentence,) = [one for one in said if one.startswith("A decoding speed-up of ")]
+    assert "the low end, which decides, takes more" in sentence
+
+
 def test_the_worst_passing_level_prices_the_task() -> None:
     better = {**serving(3.0)["regions"][0], "concurrency": 1}
     worse = serving(1.5)["regions"][0]

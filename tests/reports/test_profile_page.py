@@ -96,11 +96,11 @@ def test_the_page_says_what_the_terminal_says() -> None:
         "infinitely fast decode would save 5.000 s of 10.000 s (50.0 %), never more",
         "reconciled: path and wall differ by 0.000 s",
         "the client's first-token time",
-        "if only recorded causes order the spans (sensitivity, no bound)",
+        "if a span waits only for what the trace records as its cause",
     ):
         assert said in page.text, said
     terminal = " ".join(shown(render_profile(profile, "x/a.json")).split())
-    for said in ("saves 4.500 s of 10.000 s (45.0 %)", "tool:sea*", "sensitivity, no bound"):
+    for said in ("saves 4.500 s of 10.000 s (45.0 %)", "tool:sea*", "records as its cause"):
         assert said in terminal
 
 

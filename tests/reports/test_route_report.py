@@ -20,6 +20,7 @@ from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.claims import Claim
 from gatekeeper.core.equations import recompute
 from gatekeeper.core.policies import Policy
+from gatekeeper.core.running_pair import pair_document
 from gatekeeper.reports.route_html import render_html
 from gatekeeper.reports.route_markdown import render_markdown
 from gatekeeper.reports.route_report import lay_out
@@ -318,6 +319,76 @@ def test_why_a_saving_can_price_below_zero_is_said(
     assert "every call is taken to gain the speed-up used" in text
     document["value"]["first_token_s"]["high"] = 0.0
     assert "below zero" not in shown(document)
+
+
+def test_kinds_of_tasks_have_their_pairs(reported_route: Reported) -> None:
+    document = reported_route.full
+    kinds = document["gates"]["outcome"]["result"]["summary"]["kinds"]
+    assert [row["pairs"] for row in kinds] == [80, 80]
+    assert "So few pairs settle nothing by kind" in shown(document)
+
+
+def test_terms_are_explained_where_they_occur(reported_route: Reported) -> None:
+    full = shown(reported_route.full)
+    for meaning in ("time per output token after the first", "draft tokens proposed in one round"):
+        assert full.count(meaning) == 1
+    assert "requests per second that meet every objective" in full
+    sections = lay_out(reported_route.steps["nothing"]).sections
+    (terms,) = [one for one in sections if one.name == "terms"]
+    assert "TPOT" not in str(terms)
+    assert sections[-1] is terms
+
+
+def test_a_round_cheaper_than_a_step_is_explained(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    (first, *_) = [c for c in document["claims"] if "/break_even.c" in c["id"]]
+    first["value"] = 1.5
+    text = "verifying several rows together came out cheaper"
+    others = [c for c in document["claims"] if "/break_even.c" in c["id"]]
+    for claim in others:
+        claim["value"] = 1.5
+    assert text not in shown(document)
+    first["value"] = 0.9
+    assert text in shown(document)
+
+
+def test_calls_without_a_route_have_their_reason(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    reason = "pricing them would count the saving twice"
+    document["tasks"]["unmatched_calls"] = 0
+    assert reason not in shown(document)
+    document["tasks"]["unmatched_calls"] = 24
+    assert reason in shown(document)
+
+
+def test_servers_are_not_sent_to_a_gate_that_refuses_them(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.steps["two gates"])
+    assert "gatekeeper gate run prose outcome" in shown(document)
+    pair = pair_document("http://a:1", "http://b:2", model=None, gamma=None, version="1")
+    document["artifact"]["document"] = pair
+    document["route"] = "own-files"
+    text = shown(document)
+    assert "gatekeeper gate run own-files outcome" not in text
+    assert "gatekeeper outcome check PAIRS.csv" in text
+    assert "own-files-files" not in text
+
+
+def test_a_pricing_that_lacks_something_names_the_next_command(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    command = "gatekeeper traces list --route prose"
+    document["value"]["still_needed"] = []
+    assert command not in shown(document)
+    document["value"]["still_needed"] = ["one thing", "another"]
+    assert shown(document).count(command) == 1
+
+
+def test_an_unstated_window_is_why_no_speed_up_is_used(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    document["value"]["speedup"] = None
+    assert "no level that passed the serving gate" in shown(document)
+    summary = document["gates"]["serving"]["result"]["summary"]
+    summary["gamma_by_concurrency"] = dict.fromkeys(summary["gamma_by_concurrency"])
+    assert "the candidate's window (gamma) is not stated" in shown(document)
 
 
 def test_what_weights_count_is_said_beside_them(reported_route: Reported) -> None:

@@ -32,7 +32,7 @@ _WIDEST = {
 """Columns whose cells take several lines, with what they hold on one."""
 _CAPTION = (
     "speed-up: time per token, ordinary ÷ speculative, at N concurrent requests: those that the value "
-    "is priced at, the worst that passed; without a value, the best measured"
+    "is priced at, the worst that passed; where nothing is priced, the best measured"
 )
 _TYPICAL_S = {"equivalence": 60.0, "serving": 40.0, "outcome": 70.0}
 """What a gate of the demo takes on two idle cores: a first estimate, until one has ended here."""
@@ -234,9 +234,9 @@ def _windows(decision: Mapping[str, Any]) -> str:
 
 
 def _speedup(row: Mapping[str, Any]) -> str:
-    """Show the ratio that the value beside it was priced with; without a value, the best measured."""
+    """Show the ratio that the pricing names, be the value known or not; else the best measured."""
     value = row.get("value") or {}
-    if value.get("total") is not None and value.get("speedup"):
+    if value.get("speedup"):
         s, at = value["speedup"], value["speedup"]["concurrency"]
     else:
         run = row["runs"].get("serving") or {}
