@@ -40,8 +40,8 @@ _TERMS = (
 
 
 _ABOUT_KINDS = (
-    "So few pairs settle nothing by kind: only all of them together are judged. The tasks are the "
-    "gate's own, the same for every route, and not the route's."
+    "The rates of a kind rest on its few pairs and settle nothing: only all pairs together are "
+    "judged. The tasks are the gate's own, the same for every route."
 )
 
 

@@ -325,7 +325,7 @@ def test_kinds_of_tasks_have_their_pairs(reported_route: Reported) -> None:
     document = reported_route.full
     kinds = document["gates"]["outcome"]["result"]["summary"]["kinds"]
     assert [row["pairs"] for row in kinds] == [80, 80]
-    assert "So few pairs settle nothing by kind" in shown(document)
+    assert "only all pairs together are judged" in shown(document)
 
 
 def test_terms_are_explained_where_they_occur(reported_route: Reported) -> None:
