@@ -226,8 +226,8 @@ def _fairness_check(budget: ServingBudget, figures: Figures, concurrency: int) -
     unharmed = judge(slowed, limit=0.0, want="below")
     detail = (
         f"{_said(f'time per token of {name} prompts, speculative ÷ ordinary:', slowed)}; wanted "
-        f"either < 1, so that nobody is slowed, or not too far from that of {best} prompts, which is "
-        f"{_said('their distance:', apart)}, wanted < {limit:g}"
+        f"either < 1, so that nobody is slowed, or little above that of {best} prompts: "
+        f"{_said('divided by it', apart)}, wanted < {limit:g}"
     )
     if Outcome.PASS in {within, unharmed}:
         return [Check("fairness", Outcome.PASS, detail)]

@@ -75,6 +75,12 @@ def test_scored_tokens_are_never_said_to_be_untested(reported_route: Reported) -
     assert "a running server does not disclose those" in text
 
 
+def test_sampled_texts_say_from_where_on_they_would_differ() -> None:
+    parts = plain_cases.case("servers open")["run"]["result"]["parts"]
+    (sampled,) = [part for part in parts if part["name"] == "sampled text"]
+    assert "or less would be a difference" in sampled["detail"]
+
+
 def test_what_servers_do_not_disclose_is_listed(reported_route: Reported) -> None:
     document = copy.deepcopy(reported_route.full)
     version = HttpProvider().version()

@@ -197,6 +197,7 @@ def test_a_spoiled_table_has_no_figures(column: str, value: Any) -> None:
                 "outcome.interval": {"alpha": 0.05, "end": "low"},
                 "outcome.pairs_needed": {"alpha": 0.05, "margin": 0.02},
                 "outcome.difference": {},
+                "outcome.pairs_of_kind": {"kind": "copy"},
             }.get(name, {"alpha": 0.05})
             with pytest.raises(InputError) as refused:
                 known.function(given, **arguments)
