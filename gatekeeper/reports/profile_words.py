@@ -136,10 +136,10 @@ def waiting_sentence(profile: TaskProfile) -> str | None:
     unit = Unit(profile.task.wall_ns)
     wall = unit(found.wall_ns)
     if found.saving_ns is None:
-        saved = "what is saved of it is unknown"
+        saved = "what this would save of it is unknown"
     else:
         share = percent(found.saving_ns, round(found.wall_ns))
-        saved = f"{unit(found.saving_ns)} of it saved ({share})"
+        saved = f"of which this would save {unit(found.saving_ns)} ({share})"
     if found.basis == BOUND:
         return (
             f"{wall} or more would be left, {saved}: the trace does not say when a person was waited "

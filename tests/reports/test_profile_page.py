@@ -3,18 +3,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from fractions import Fraction
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 from span_builders import span, trace
 
+from gatekeeper.core.human_wait import BOUND, MEASURED, WithoutWaiting
 from gatekeeper.core.task_profile import TaskProfile, profile_task
 from gatekeeper.core.what_if import Change, WhatIf
 from gatekeeper.reports.profile import profile_json, render_profile, render_summary
 from gatekeeper.reports.profile_page import MOST_TASKS, profile_html
-from gatekeeper.reports.profile_words import excluded, total_sentence
+from gatekeeper.reports.profile_words import excluded, total_sentence, waiting_sentence
 
 S = 10**9
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>&\x1b[2J{{ 7 * 7 }}'
@@ -210,3 +213,24 @@ def test_a_slow_down_reads_as_a_cost(value: str) -> None:
     text = Parsed(profile_html([("a.json", profile)], [])).text
     assert "Costs" in text
     assert "the speed costs" in text
+
+
+@pytest.mark.parametrize(
+    ("basis", "words"),
+    [
+        (
+            MEASURED,
+            "3.000 s would be left had no person been waited for, of which this would save 0.600 s",
+        ),
+        (
+            BOUND,
+            "3.000 s or more would be left, of which this would save 0.600 s (20.0 %): the trace",
+        ),
+    ],
+)
+def test_what_is_left_without_a_persons_wait_is_said_in_words(basis: str, words: str) -> None:
+    found: Any = SimpleNamespace(
+        task=SimpleNamespace(wall_ns=5 * 10**9),
+        without_waiting=WithoutWaiting(basis, Fraction(3 * 10**9), Fraction(6 * 10**8)),
+    )
+    assert str(waiting_sentence(found)).startswith(words)

@@ -19,6 +19,7 @@ from gatekeeper.core.decoding import GREEDY
 from gatekeeper.core.policy_schema import Policy
 from gatekeeper.core.running_pair import pair_document
 from gatekeeper.core.verdicts import to_json
+from gatekeeper.gates import servers_equivalence
 from gatekeeper.reports.route_claims import derived, judged
 from gatekeeper.reports.route_html import render_html
 from gatekeeper.reports.route_report import lay_out
@@ -79,6 +80,12 @@ def test_sampled_texts_say_from_where_on_they_would_differ() -> None:
     parts = plain_cases.case("servers open")["run"]["result"]["parts"]
     (sampled,) = [part for part in parts if part["name"] == "sampled text"]
     assert "or less would be a difference" in sampled["detail"]
+
+
+def test_no_difference_of_first_tokens_is_told_in_words() -> None:
+    for across, words in ((0.0, "the very same log-probabilities"), (0.01, "at most 0.01 nats")):
+        numbers = {"first_token_difference": across, "baseline_first_token_difference": 0.0}
+        assert words in servers_equivalence._targets(numbers)
 
 
 def test_what_servers_do_not_disclose_is_listed(reported_route: Reported) -> None:
