@@ -102,7 +102,7 @@ def _artifact(record: ArtifactRecord | None, reference: str, field: str) -> Arti
             "is neither a digest nor an alias here",
             field=field,
             value=reference,
-            remedy="see artifact list, or register it",
+            remedy="see gatekeeper artifact list, or register it",
         )
     return record
 
@@ -197,7 +197,9 @@ def get_policy(db: Database, name: str) -> PolicyRecord:
     with db.read() as session:
         record = store.current_policy(session, name) or store.policy(session, name)
     if record is None:
-        raise NotFound("is not a policy", field="policy", value=name, remedy="see policy list")
+        raise NotFound(
+            "is not a policy", field="policy", value=name, remedy="see gatekeeper policy list"
+        )
     return record
 
 
@@ -244,7 +246,7 @@ def put_route(
         found = _artifact(store.resolve(session, artifact), artifact, "artifact")
         if store.current_policy(session, policy) is None:
             raise NotFound(
-                "is not a policy", field="policy", value=policy, remedy="see policy list"
+                "is not a policy", field="policy", value=policy, remedy="see gatekeeper policy list"
             )
         covered_sampling(sampling, found.document, route=name)
         before = store.route(session, name, lock=True)

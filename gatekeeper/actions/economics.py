@@ -81,6 +81,9 @@ def get_economics(db: Database, name: str) -> EconomicsRecord:
         record = economics.current(session, name) or economics.version(session, name)
     if record is None:
         raise NotFound(
-            "is not an economics document", field="economics", value=name, remedy="see policy list"
+            "is not an economics document",
+            field="economics",
+            value=name,
+            remedy="see gatekeeper policy list",
         )
     return record

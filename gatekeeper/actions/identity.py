@@ -169,7 +169,10 @@ def revoke_token(db: Database, actor: Actor, token_id: str) -> TokenRecord:
         record = access.revoke_token(session, token_id)
         if record is None:
             raise NotFound(
-                "is not a token's id", field="id", value=token_id, remedy="see token list"
+                "is not a token's id",
+                field="id",
+                value=token_id,
+                remedy="see gatekeeper token list",
             )
         access.audit(session, actor=actor.name, action="token.revoke", target=token_id, detail={})
     return record

@@ -57,7 +57,9 @@ def get_run(db: Database, run_id: str) -> RunRecord:
 
 def _require(run: RunRecord | None, run_id: str) -> RunRecord:
     if run is None:
-        raise NotFound("is not a run's id", field="run", value=run_id, remedy="see gate list")
+        raise NotFound(
+            "is not a run's id", field="run", value=run_id, remedy="see gatekeeper gate list"
+        )
     return run
 
 

@@ -238,7 +238,9 @@ def get_schedule(db: Database, name: str) -> ScheduleRecord:
 
 def _require(record: ScheduleRecord | None, name: str) -> ScheduleRecord:
     if record is None:
-        raise NotFound("is not a schedule", field="name", value=name, remedy="see schedule list")
+        raise NotFound(
+            "is not a schedule", field="name", value=name, remedy="see gatekeeper schedule list"
+        )
     return record
 
 

@@ -206,7 +206,9 @@ def get_task(db: Database, task_id: str) -> tasks.TaskRecord:
     with db.read() as session:
         record = tasks.get(session, task_id)
     if record is None:
-        raise NotFound("is not a task", field="task", value=task_id, remedy="see traces list")
+        raise NotFound(
+            "is not a task", field="task", value=task_id, remedy="see gatekeeper traces list"
+        )
     return record
 
 

@@ -145,7 +145,10 @@ def record_rounds(
         digest = case.artifact.digest if artifact is None else artifact
         if catalog.artifact(session, digest) is None:
             raise NotFound(
-                "is not registered", field="artifact", value=digest, remedy="see artifact list"
+                "is not registered",
+                field="artifact",
+                value=digest,
+                remedy="see gatekeeper artifact list",
             )
         post = _Post(session, case, digest, source, ROUNDS, key, None)
         before = post.before()

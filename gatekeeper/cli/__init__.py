@@ -119,10 +119,12 @@ def main(arguments: list[str] | None = None, *, command: click.Command = cli) ->
         if isinstance(stream, io.TextIOWrapper):
             # Names come from foreign files; a terminal that cannot show one must not end us.
             stream.reconfigure(errors="backslashreplace")
+    from gatekeeper.cli.typed import program, typed
+
     try:
-        status = command.main(args=arguments, prog_name="gatekeeper", standalone_mode=False)
+        status = command.main(args=arguments, prog_name=program(), standalone_mode=False)
     except GatekeeperError as error:
-        click.echo(f"gatekeeper: error: {error}", err=True)
+        click.echo(f"gatekeeper: error: {typed(str(error))}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
+import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gatekeeper.cli.following import OVER
 from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.cli.typed import typed
 from gatekeeper.cli.waiting import waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import httpx
 
 __all__ = ["gate"]
 
-_POLL_S = 0.5
-_TELL_S = 10.0
-"""A line at least so often: whoever waits sees that something moves, or what does not."""
-_WHOLE = 1000
-"""From here on three digits are whole numbers."""
-
-_RUNS = "/v1/gate-runs"
 _GATES = ("equivalence", "serving", "outcome")
-_OVER = ("finished", "failed", "cancelled")
 
 
 @click.group()
@@ -51,7 +46,7 @@ def gate() -> None:
 @click.option("--policy", help="Policy that judges the two servers; demo otherwise.")
 @click.option("--slice", "slice_name", help="Workload of the two servers; tool_calls otherwise.")
 @click.option("--plan", "planned", is_flag=True, help="Only print minutes, tokens and power.")
-@click.option("--wait", is_flag=True, help="Follow to the end; exit 1 unless everything passes.")
+@click.option("--wait", is_flag=True, help="Follow to the end; exit 0 only for PASS.")
 @click.option("--html", type=click.Path(path_type=Path), help="With --wait: the report, as a page.")
 @click.option("--seed", type=click.IntRange(0), help="Draw other requests than the policy's seed.")
 @click.option("--priority", type=click.IntRange(-100, 100), default=0, show_default=True)
@@ -77,8 +72,12 @@ def run(
 ) -> None:
     """Run GATE for what ROUTE serves now; without GATE, all that its policy demands.
 
-    The plan is printed first; --plan ends there. With --json and no GATE the answer lists one item
-    for each gate.
+    The plan is printed first; --plan ends there. A run that is pending or running already is not
+    queued again: the command attaches to it. With --json and no GATE the answer lists one item for
+    each gate.
+
+    With --wait, exit status 0 means that GATE passed or, without GATE, every gate that the route
+    must pass, none missing; else 1, and the answer says which are lacking.
 
     With --baseline-url and --candidate-url the two servers are registered and ROUTE is created
     where there is none; --plan then asks neither of them and needs no server of gatekeeper's.
@@ -112,7 +111,7 @@ def run(
         with waiting(f"the server at {_server(http)} to look up {route}", quiet=as_json):
             if pair is not None:
                 register(http, pair, route)
-            gates = [name] if name else _demanded(http, route, on_servers=pair is not None)
+            gates = [name] if name else _demanded(http, route)
         bodies = [
             {"route": route, "gate": gate, "parameters": parameters, "priority": priority}
             for gate in gates
@@ -123,19 +122,42 @@ def run(
             return
         if not as_json:
             _show_plans(plans, name, as_json=False)
-        views = [_queue(http, body) for body in bodies]
-        decision = ""
-        if wait:
-            views = [_follow(http, view["id"], quiet=as_json) for view in views]
-            decision = "" if pair is None else _decision(http, route)
-            if html is not None:
-                write_report(http, route, html=html, quiet=as_json)
+        views = _run(http, bodies, _again(route, name, seed), wait=wait, quiet=as_json)
+        lacking, lines = _verdict(http, route, name, on_pair=pair is not None) if wait else ([], [])
+        if html is not None:
+            write_report(http, route, html=html, quiet=as_json)
     if as_json:
-        print_document(views[0] if name else {"items": views})
+        more = {"lacking": lacking} if wait else {}
+        print_document(views[0] if name else {"items": views, **more})
     else:
-        _show_runs(views, decision, followed=wait)
-    if wait and any(view["outcome"] != "PASS" for view in views):
+        _show_runs(views, lines, followed=wait)
+    if wait and (lacking or any(view["outcome"] != "PASS" for view in views)):
         sys.exit(1)
+
+
+def _run(
+    http: httpx.Client, bodies: list[dict[str, Any]], again: str, *, wait: bool, quiet: bool
+) -> list[dict[str, Any]]:
+    """Queue the runs, or attach to those under way; with ``wait`` return them as they ended."""
+    from gatekeeper.cli.following import coming_back, follow
+    from gatekeeper.cli.queueing import queue, served
+
+    taken = served(http, bodies[0]["route"]).taken if bodies else {}
+    views: dict[str, dict[str, Any]] = {}
+    with coming_back(views, again):
+        for body in bodies:
+            view = queue(http, body, taken, quiet=quiet)
+            views[view["id"]] = view
+        if wait:
+            for run_id in list(views):
+                views[run_id] = follow(http, run_id, quiet=quiet)
+    return list(views.values())
+
+
+def _again(route: str, name: str | None, seed: int | None) -> str:
+    """The command that waits for the same runs."""
+    words = ["gatekeeper", "gate", "run", route, *([name] if name else [])]
+    return shlex.join([*words, *(() if seed is None else ("--seed", str(seed))), "--wait"])
 
 
 def _server(http: httpx.Client) -> str:
@@ -153,20 +175,14 @@ def _plan(http: httpx.Client, body: dict[str, Any], *, quiet: bool) -> dict[str,
     return plan
 
 
-def _queue(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
-    key = {"Idempotency-Key": secrets.token_hex(16)}
-    view: dict[str, Any] = http.post("/v1/gate-runs", json=body, headers=key).json()
-    return view
-
-
-def _show_runs(views: list[dict[str, Any]], decision: str, *, followed: bool) -> None:
+def _show_runs(views: list[dict[str, Any]], lines: list[str], *, followed: bool) -> None:
     for view in views:
         if followed:
             _print_run(view)
-        else:
+        elif view["state"] == "pending":
             click.echo(f"run {view['id']} waits for {view['waiting_for']}")
-    if decision:
-        click.echo(decision)
+    for line in lines:
+        click.echo(line)
 
 
 def _route_and_gate(
@@ -188,100 +204,52 @@ def _route_and_gate(
     raise click.UsageError("ROUTE is given twice.", click.get_current_context())
 
 
-def _decision(http: httpx.Client, route: str) -> str:
-    """What the route does now, what would change that, and where the whole report is."""
+def _lease(http: httpx.Client, route: str) -> Mapping[str, Any]:
     from gatekeeper.cli.http import segment
-    from gatekeeper.cli.next_steps import next_steps
     from gatekeeper.core.lease import in_force
 
-    lease = in_force(http.get(f"/v1/routes/{segment(route)}/decision").json())
-    lines = (
+    return in_force(http.get(f"/v1/routes/{segment(route)}/decision").json())
+
+
+def _verdict(
+    http: httpx.Client, route: str, name: str | None, *, on_pair: bool
+) -> tuple[list[str], list[str]]:
+    """Gates that the route lacks where all were asked for, and the lines that say what follows."""
+    from gatekeeper.cli.next_steps import gates_lacking, next_steps
+
+    lease = _lease(http, route)
+    lacking = [] if name else gates_lacking(lease)
+    if not lacking and not on_pair:
+        return [], []
+    unmet = f"no success: of the gates that {route} must pass, {', '.join(lacking)}"
+    return lacking, [
         f"{route}: {lease['action']} ({lease['reason']}): {lease['explanation']}",
+        *([unmet] if lacking else []),
         *next_steps(http, lease),
-        f"the whole report: gatekeeper report {route}",
-    )
-    return "\n".join(lines)
+        typed(f"the whole report: gatekeeper report {shlex.quote(route)}"),
+    ]
 
 
 def _show_plans(plans: list[dict[str, Any]], name: str | None, *, as_json: bool) -> None:
+    from gatekeeper.cli.plan_words import print_plan
+
     if as_json:
         print_document(plans[0] if name else {"items": plans})
         return
     for plan in plans:
-        _print_plan(plan)
+        print_plan(plan)
 
 
-def _demanded(http: httpx.Client, route: str, *, on_servers: bool) -> list[str]:
-    """Gates that the route's policy demands, in the order in which a decision reads them."""
-    from gatekeeper.cli.http import segment
+def _demanded(http: httpx.Client, route: str) -> list[str]:
+    """Gates that the route must pass, without those that servers cannot be put through."""
+    from gatekeeper.cli.queueing import served
+    from gatekeeper.cli.servers import demanded_of
+    from gatekeeper.core.running_pair import is_running_pair
 
-    policy = http.get(f"/v1/routes/{segment(route)}").json()["policy"]
-    document = http.get(f"/v1/policies/{segment(policy)}").json()["document"]
-    if on_servers:
-        from gatekeeper.cli.servers import demanded_of
-
-        return demanded_of(document["mandatory_gates"])
-    return [gate for gate in _GATES if gate in document["mandatory_gates"]]
-
-
-def _print_plan(plan: dict[str, Any]) -> None:
-    minutes = "unknown" if plan.get("minutes") is None else _said(float(plan["minutes"]))
-    click.echo(f"plan: {plan['gate']} of {plan['route']}, policy {plan['policy']}")
-    click.echo(f"  minutes: {minutes} (speeds {plan['rates']})")
-    skip = {"gate", "route", "policy", "minutes", "rates", "artifact"}
-    for key, value in plan.items():
-        if key not in skip and value is not None:
-            click.echo(f"  {key.replace('_', ' ')}: {_said(value)}")
-
-
-def _said(value: object) -> str:
-    """Say a figure with three digits, a number of things whole, alternatives as what each holds for."""
-    from gatekeeper.reports.number_forms import count, digits
-
-    if isinstance(value, dict):
-        return ", ".join(f"{_said(item)} at {name}" for name, item in value.items())
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    return count(value) if isinstance(value, int) or abs(value) >= _WHOLE else digits(value, 3)
-
-
-def _follow(http: httpx.Client, run_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Wait for the run's end; on stderr say what it waits for or how far it is."""
-    stage, told, began = "", 0.0, time.monotonic()
-    while True:
-        view: dict[str, Any] = http.get(f"/v1/gate-runs/{run_id}").json()
-        now = time.monotonic()
-        reached = f"{view['state']} {(view['progress'] or {}).get('phase')}"
-        if not quiet and (reached != stage or now - told >= _TELL_S):
-            line = _waits(http, view) if view["state"] == "pending" else _status(view)
-            click.echo(f"{view['gate']} after {now - began:.0f} s: {line}", err=True)
-            stage, told = reached, now
-        if view["state"] in _OVER:
-            return view
-        time.sleep(_POLL_S)
-
-
-def _waits(http: httpx.Client, view: dict[str, Any]) -> str:
-    """Where a pending run stands in the queue, and whether any worker is at work."""
-    from gatekeeper.cli.http import pages
-    from gatekeeper.reports.number_forms import count
-
-    place = (-view["priority"], view["id"])
-    ahead = sum((-r["priority"], r["id"]) < place for r in pages(http, _RUNS, state="pending"))
-    busy = [run["id"] for run in pages(http, _RUNS, state="running")]
-    queue = f"pending, {count(ahead)} in the queue before it"
-    if busy:
-        return f"{queue}; workers are at {', '.join(busy)}"
-    return f"{queue}; no worker has taken a run. It waits for {view['waiting_for']}"
-
-
-def _status(view: dict[str, Any]) -> str:
-    progress = view["progress"]
-    if view["state"] != "running" or progress is None:
-        return str(view["state"])
-    left = progress.get("seconds_left")
-    rest = "" if left is None else f", about {left:.0f} s left"
-    return f"running: {progress['phase']} {progress.get('done')}/{progress.get('total')}{rest}"
+    demanded = [row["gate"] for row in _lease(http, route)["gates"] if row["mandatory"]]
+    if is_running_pair(served(http, route).artifact):
+        return demanded_of(demanded)
+    return [gate for gate in _GATES if gate in demanded]
 
 
 def _print_run(view: dict[str, Any]) -> None:
@@ -317,7 +285,7 @@ def _print_cost(cost: dict[str, dict[str, float]]) -> None:
 
 @gate.command("list")
 @click.option("--route", help="Only this route's.")
-@click.option("--state", type=click.Choice(["pending", "running", *_OVER]), help="Only these.")
+@click.option("--state", type=click.Choice(["pending", "running", *OVER]), help="Only these.")
 @as_json_option
 def list_(route: str | None, state: str | None, *, as_json: bool) -> None:
     """List runs, newest first."""

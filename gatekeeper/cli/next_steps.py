@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.cli.typed import typed
 from gatekeeper.core.policies import UNPRICED
 from gatekeeper.core.running_pair import is_running_pair
 from gatekeeper.errors import printable
@@ -22,7 +23,24 @@ if TYPE_CHECKING:
 
     import httpx
 
-__all__ = ["lines", "next_steps", "open_texts", "pricing_steps", "unpriced"]
+__all__ = [
+    "gates_lacking",
+    "lines",
+    "next_steps",
+    "open_texts",
+    "pricing_steps",
+    "unpriced",
+]
+
+
+def gates_lacking(lease: Mapping[str, Any]) -> list[str]:
+    """Mandatory gates of the route that are no current PASS, each with what it is."""
+    words = {"missing": "has not run", "expired": "has expired"}
+    return [
+        f"{row['gate']} {words.get(row['state'], 'is ' + str(row['outcome']))}"
+        for row in lease["gates"]
+        if row["mandatory"] and (row["state"], row["outcome"]) != ("current", "PASS")
+    ]
 
 
 def next_steps(http: httpx.Client, lease: Mapping[str, Any]) -> list[str]:
@@ -50,7 +68,7 @@ def lines(route: str, gates: list[str], *, on_servers: bool) -> list[str]:
     if not all(runs_here(gate, on_servers=on_servers) for gate in gates):
         pairs, files = outcome_elsewhere(route)
         found += [f"{OUTCOME_REFUSED}; {pairs}", files]
-    return [printable(line) for line in found]
+    return [typed(printable(line)) for line in found]
 
 
 def unpriced(lease: Mapping[str, Any]) -> bool:
@@ -69,7 +87,7 @@ def pricing_steps(lease: Mapping[str, Any]) -> list[str]:
     if not unpriced(lease):
         return []
     listed = f"gatekeeper traces list --route {shlex.quote(lease['route'])}"
-    return [printable(f"to see the tasks there are: {listed}"), HOW_TO_PRICE]
+    return [typed(printable(f"to see the tasks there are: {listed}")), HOW_TO_PRICE]
 
 
 def open_texts(view: Mapping[str, Any]) -> str | None:
@@ -83,8 +101,9 @@ def open_texts(view: Mapping[str, Any]) -> str | None:
     if None in urls:
         return None
     baseline, candidate = (shlex.quote(str(url)) for url in urls)
-    return printable(
+    line = printable(
         "to have every token judged (SOURCE: the model files that both have loaded): gatekeeper "
         f"gate run --route {shlex.quote(files_route(view['route']))} --baseline-url {baseline} "
         f"--candidate-url {candidate} --target SOURCE --wait"
     )
+    return typed(line)

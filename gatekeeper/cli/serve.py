@@ -12,6 +12,7 @@ import click
 
 from gatekeeper.cli.listening import listening, url_of
 from gatekeeper.cli.show import as_json_option, home_option, print_document
+from gatekeeper.cli.typed import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,4 +125,4 @@ def _announce(settings: Settings, url: str, *, as_json: bool) -> None:
         print_document({"url": url, "home": str(settings.home)})
     else:
         click.echo(f"gatekeeper serves {settings.home} on {url}")
-        click.echo(f"A token: gatekeeper token create --role admin --home {settings.home}")
+        click.echo(typed(f"A token: gatekeeper token create --role admin --home {settings.home}"))

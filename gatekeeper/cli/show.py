@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gatekeeper.cli.typed import typed
 from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError, TraceError, printable
 
@@ -73,7 +74,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], e
     from rich.table import Table
 
     if not rows:
-        click.echo(empty)
+        click.echo(typed(empty))
         return
     table = Table(box=None, pad_edge=False)
     for heading in columns.values():

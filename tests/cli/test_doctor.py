@@ -17,7 +17,7 @@ import pytest
 
 from gatekeeper import plugins
 from gatekeeper.actions.identity import SYSTEM, create_token
-from gatekeeper.cli.doctor import check, machine, service, storage
+from gatekeeper.cli.doctor import machine, service, storage
 from gatekeeper.cli.doctor.workers import Seen, judge
 from gatekeeper.cli.processes import free_port
 from gatekeeper.config import OtlpExport, Settings, data_dir
@@ -61,7 +61,6 @@ def examine(gatekeeper: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the doctor where nothing but the given settings counts."""
     for name in ("ENDPOINT", "HEADERS", "TRACES_ENDPOINT", "TRACES_HEADERS"):
         monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
-    monkeypatch.setattr(check.shutil, "which", lambda name: f"/usr/bin/{name}")
 
     def run(*arguments: object, **settings: object) -> Any:
         done = gatekeeper("doctor", "--json", *arguments, **{"PORT": free_port(), **settings})
@@ -343,19 +342,6 @@ def test_a_client_without_a_database_asks_the_server(
     done = examine("--home", client_home, "--url", live_server.url, TOKEN=token)
     assert status(done)["policies"] == status(done)["token"] == "ok"
     assert status(done)["OTLP"] == "fail"  # a reader may not send
-
-
-def test_advice_names_the_program_as_it_can_be_called(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(check.shutil, "which", lambda _: None)
-    monkeypatch.setattr(check.sys, "argv", ["/else/where/__main__.py"])
-    assert check.command("db upgrade", tmp_path).endswith(
-        f" -m gatekeeper db upgrade --home {tmp_path}"
-    )
-    (tmp_path / "gatekeeper").touch()
-    monkeypatch.setattr(check.sys, "argv", [str(tmp_path / "gatekeeper")])
-    assert check.command("serve") == f"{tmp_path / 'gatekeeper'} serve"
 
 
 @pytest.mark.parametrize("role", ["reader", "ingester", "worker", "operator", "admin"])

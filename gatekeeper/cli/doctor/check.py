@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.cli.typed import program
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gatekeeper.errors import GatekeeperError
 
 __all__ = ["FAIL", "OK", "WARN", "Check", "command", "failed", "unasked"]
@@ -40,7 +41,7 @@ def failed(name: str, error: GatekeeperError, remedy: str | None = None) -> Chec
 
 def command(text: str, home: Path | None = None) -> str:
     """A gatekeeper command that can be pasted into a shell, for the home at hand."""
-    return f"{_us()} {text}" + ("" if home is None else f" --home {shlex.quote(str(home))}")
+    return f"{program()} {text}" + ("" if home is None else f" --home {shlex.quote(str(home))}")
 
 
 def unasked(name: str, home: Path, *, answers: bool) -> Check:
@@ -50,12 +51,3 @@ def unasked(name: str, home: Path, *, answers: bool) -> Check:
         return Check(name, WARN, "not checked: there is no token that may read", remedy)
     seen = "not checked: no server answers, and no database is here"
     return Check(name, WARN, seen, command("serve", home))
-
-
-def _us() -> str:
-    """How the reader can call this program from here."""
-    if shutil.which("gatekeeper") is not None:
-        return "gatekeeper"
-    called = Path(sys.argv[0])
-    own = called.name == "gatekeeper" and called.is_file()
-    return shlex.quote(str(called)) if own else f"{shlex.quote(sys.executable)} -m gatekeeper"
