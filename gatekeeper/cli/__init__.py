@@ -52,6 +52,13 @@ installed extras join through the entry-point group ``gatekeeper.commands``.
 """
 
 
+_EXTRAS = {
+    "engine": "Serve the reference engine over OpenAI's API.",
+    "train": "Train a drafter for one target.",
+}
+"""Lines for commands of the extras that are developed here."""
+
+
 class LazyGroup(click.Group):
     """A click group that imports a command's module when that command is called."""
 
@@ -77,8 +84,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list of ``--help`` from the table, without importing commands."""
+        another = "From an installed extra."
         rows = [
-            (name, COMMANDS[name][1] if name in COMMANDS else "From an installed extra.")
+            (name, COMMANDS[name][1] if name in COMMANDS else _EXTRAS.get(name, another))
             for name in self.list_commands(ctx)
         ]
         with formatter.section("Commands"):

@@ -100,14 +100,23 @@ def list_(*, as_json: bool) -> None:
         {
             "digest": item["digest"],
             "aliases": ", ".join(item["aliases"]) or None,
-            "target": item["document"]["target"]["source"],
-            "proposer": item["document"]["proposer"]["kind"],
+            **_sides(item["document"]),
             "contract": item["contract"],
         }
         for item in items
     ]
     columns = {name: name for name in ("digest", "aliases", "target", "proposer", "contract")}
     print_table(rows, columns, "no artifacts; register one with gatekeeper artifact register")
+
+
+def _sides(document: Mapping[str, Any]) -> dict[str, str]:
+    """Both sides in a few words, so that pairs of the same target differ where they do."""
+    target, proposer = document["target"], document["proposer"]
+    source, weights = proposer.get("source"), target.get("weights")
+    return {
+        "target": target["source"] + (f" with {weights['source']}" if weights else ""),
+        "proposer": proposer["kind"] + (f" {source}" if source else ""),
+    }
 
 
 @artifact.command()

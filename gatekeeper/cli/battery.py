@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.cli.show import as_json_option, counted, print_document, print_table
+from gatekeeper.core.addresses import without_secrets
+from gatekeeper.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,11 +48,17 @@ def battery(
     items = _chosen(names)
     provider = plugins.load("gatekeeper.engines", SERVERS_ENGINE)
     done: list[str] = []
+    began = time.monotonic()
 
     def note(finding: Any) -> None:  # noqa: ANN401 - the adapter's type
         done.append(finding.item.id)
-        if not as_json and sys.stderr.isatty():
-            click.echo(f"{len(done)} of {len(items)}: {finding.item.id}", err=True)
+        if not as_json:
+            click.echo(_reached(done, len(items), time.monotonic() - began), err=True)
+
+    if not as_json:
+        click.echo(
+            f"{counted(len(items), 'item')} to try at {printable(without_secrets(url))}", err=True
+        )
 
     answer: dict[str, Any] = provider.battery(
         url, baseline_url=baseline_url, model=model, items=items, note=note
@@ -59,6 +68,13 @@ def battery(
     else:
         _print(answer)
     sys.exit(0 if all(row["state"] in _GOOD for row in answer["items"]) else 1)
+
+
+def _reached(done: Sequence[str], total: int, so_far_s: float) -> str:
+    """Where the battery stands; the time left takes items to be equally long."""
+    left = total - len(done)
+    rest = f", about {so_far_s / len(done) * left:.0f} s left" if left else ""
+    return f"{len(done)} of {total} after {so_far_s:.0f} s: {done[-1]}{rest}"
 
 
 def _chosen(names: Sequence[str]) -> tuple[Item, ...]:

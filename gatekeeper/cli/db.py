@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gatekeeper.cli.local import local_database
-from gatekeeper.cli.show import as_json_option, home_option, print_document
+from gatekeeper.cli.show import as_json_option, counted, home_option, print_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,5 @@ def prune(age_s: float, home: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_document({"tasks": removed.tasks, "spans": removed.spans, "before": removed.before})
     else:
-        from gatekeeper.reports.number_forms import count
-
-        spans, tasks = count(removed.spans), count(removed.tasks)
-        click.echo(f"removed {spans} spans of {tasks} tasks, whose figures stay")
+        spans, tasks = counted(removed.spans, "span"), counted(removed.tasks, "task")
+        click.echo(f"removed {spans} of {tasks}, whose figures stay")

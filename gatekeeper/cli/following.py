@@ -102,4 +102,8 @@ def _status(view: dict[str, Any]) -> str:
         return str(view["state"])
     left = progress.get("seconds_left")
     rest = "" if left is None else f", about {left:.0f} s left"
-    return f"running: {progress['phase']} {progress.get('done')}/{progress.get('total')}{rest}"
+    from gatekeeper.reports.number_forms import count
+
+    numbers = [progress.get(name) for name in ("done", "total")]
+    reached = "/".join("?" if number is None else count(round(number)) for number in numbers)
+    return f"running: {progress['phase']} {reached}{rest}"

@@ -80,12 +80,13 @@ def run(
     must pass, none missing; else 1, and the answer says which are lacking.
 
     With --baseline-url and --candidate-url the two servers are registered and ROUTE is created
-    where there is none; --plan then asks neither of them and needs no server of gatekeeper's.
+    where there is none; --plan then only tries whether both answer, and needs no server of
+    gatekeeper's.
     """
     from gatekeeper.cli.http import client
     from gatekeeper.cli.report import write_report
     from gatekeeper.cli.servers import plans as plans_of_pair
-    from gatekeeper.cli.servers import register, running_pair
+    from gatekeeper.cli.servers import register, running_pair, silent
 
     if html is not None and not wait:
         raise click.UsageError("--html needs --wait: a report is of what was measured.")
@@ -104,7 +105,10 @@ def run(
     if pair is not None and planned:
         with waiting("the plan", quiet=as_json):
             plans = plans_of_pair(pair, route, [name] if name else [])
+            warnings = silent(pair)
         _show_plans(plans, name, as_json=as_json)
+        for line in warnings:
+            click.echo(line, err=True)
         return
     parameters = {} if seed is None else {"seed": seed}
     with client() as http:

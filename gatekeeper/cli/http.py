@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -72,7 +73,7 @@ def client(settings: Settings | None = None, *, timeout_s: float = TIMEOUT_S) ->
         headers={"Authorization": f"Bearer {settings.token}"},
         timeout=timeout_s,
         transport=_Transport(home_typed(settings)),
-        event_hooks={"response": [_check]},
+        event_hooks={"response": [partial(_check, home=home_typed(settings))]},
     )
 
 
@@ -125,13 +126,13 @@ def pages(http: httpx.Client, path: str, **params: Any) -> list[dict[str, Any]]:
         query["after"] = answer["next"]
 
 
-def _check(response: httpx.Response) -> None:
+def _check(response: httpx.Response, *, home: str) -> None:
     if response.is_error:
         response.read()
-        _raise(response)
+        _raise(response, home)
 
 
-def _raise(response: httpx.Response) -> NoReturn:
+def _raise(response: httpx.Response, home: str) -> NoReturn:
     try:
         problem = response.json()
     except ValueError:
@@ -145,11 +146,14 @@ def _raise(response: httpx.Response) -> NoReturn:
         )
     kinds = {kind.title: kind for kind in _all_kinds(GatekeeperError)}
     default = Unavailable if response.status_code >= _SERVER_ERROR else InputError
-    raise kinds.get(str(problem.get("title")), default)(
+    kind = kinds.get(str(problem.get("title")), default)
+    field, remedy = problem.get("field"), problem.get("remedy")
+    raise kind(
         problem["detail"],
-        field=problem.get("field"),
+        # what a header's name stands for here, and where the reader's own home is
+        field="GATEKEEPER_TOKEN" if kind is Unauthorized else field,
         value=problem.get("value"),
-        remedy=problem.get("remedy"),
+        remedy=remedy and str(remedy).replace("--home HOME", f"--home {home}"),
     )
 
 

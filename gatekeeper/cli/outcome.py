@@ -55,7 +55,10 @@ def check(
         raise InputError(
             "must be above 0", field="max_cost_ratio", value=max_cost_ratio, remedy="use e.g. 1.05"
         )
-    answer = answer_for(_load(pairs), margin=margin, alpha=alpha, max_cost_ratio=max_cost_ratio)
+    try:
+        answer = answer_for(_load(pairs), margin=margin, alpha=alpha, max_cost_ratio=max_cost_ratio)
+    except InputError as error:
+        raise _about(error, pairs) from error
     click.echo(json.dumps(answer, allow_nan=False) if as_json else _text(answer))
     sys.exit(0 if answer["outcome"] == "PASS" else 1)
 
@@ -66,27 +69,22 @@ def _load(path: Path) -> pd.DataFrame:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file, strict=True))
-    except IsADirectoryError as error:
+    except OSError as error:
         raise InputError(
-            "is a directory", field="pairs", value=str(path), remedy="name a CSV file"
+            (error.strerror or str(error)).lower(), field="pairs", remedy="name a readable CSV file"
         ) from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"cannot be read: {error}",
-            field="pairs",
-            value=str(path),
-            remedy="write a CSV file in UTF-8",
+            f"cannot be read: {error}", field="pairs", remedy="write a CSV file in UTF-8"
         ) from error
     rows = [row for row in rows if row]
-    header = [name.strip() for name in rows[0]] if rows else []
-    if header and header[0].startswith(("{", "[")):
-        raise InputError(
-            "looks like JSON, not CSV",
-            field="pairs",
-            value=str(path),
-            remedy=f"write a CSV file whose first line is {','.join(_COLUMNS)}",
-        )
-    _check_header(header, path)
+    first_line = f"write a CSV file whose first line is {','.join(_COLUMNS)}"
+    if not rows:
+        raise InputError("the file is empty", field="pairs", remedy=first_line)
+    header = [name.strip() for name in rows[0]]
+    if header[0].startswith(("{", "[")):
+        raise InputError("looks like JSON, not CSV", field="pairs", remedy=first_line)
+    _check_header(header)
     columns: dict[str, list[Any]] = {name: [] for name in header}
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
@@ -101,13 +99,22 @@ def _load(path: Path) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _check_header(header: list[str], path: Path) -> None:
+def _about(error: InputError, path: Path) -> InputError:
+    """The same error, with the file in the place of what it calls pairs."""
+    whole, _, part = (error.field or "").partition(".")
+    if whole != "pairs":
+        return error
+    field = f"{path}: {part}" if part else str(path)
+    return type(error)(error.message, field=field, value=error.value, remedy=error.remedy)
+
+
+def _check_header(header: list[str]) -> None:
     known = (*_COLUMNS, *_OPTIONAL)
     for name in header:
         if name not in known:
             raise UnknownKey(
                 "is not a column of pairs",
-                field=f"{path}: column",
+                field="pairs.column",
                 value=name,
                 remedy=f"use {', '.join(known)}",
             )
@@ -115,7 +122,7 @@ def _check_header(header: list[str], path: Path) -> None:
         if header.count(name) != 1:
             raise InputError(
                 "must be given once",
-                field=f"{path}: column",
+                field="pairs.column",
                 value=name,
                 remedy=f"use {', '.join(_COLUMNS)}",
             )

@@ -20,7 +20,18 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     minutes = "unknown" if plan.get("minutes") is None else _said(float(plan["minutes"]))
     click.echo(f"plan: {plan['gate']} of {plan['route']}, policy {plan['policy']}")
     click.echo(f"  minutes: {minutes} (speeds {plan['rates']})")
+    if "minutes_if" in plan:
+        click.echo(f"  minutes, were one stream as fast as said: {_said(plan['minutes_if'])}")
+    if "minutes_at_most" in plan:
+        from gatekeeper.load import REQUEST_LIMIT_S
+
+        most = _said(plan["minutes_at_most"])
+        click.echo(
+            f"  minutes at most, with every answer given up at its limit of {REQUEST_LIMIT_S:g} s: "
+            f"{most}"
+        )
     skip = {"gate", "route", "policy", "minutes", "rates", "artifact"}
+    skip |= {"minutes_if", "minutes_at_most"}
     for key, value in plan.items():
         if key not in skip and value is not None:
             click.echo(f"  {key.replace('_', ' ')}: {_said(value)}")

@@ -14,7 +14,7 @@ from gatekeeper.cli.show import (
     read_document,
     unreadable,
 )
-from gatekeeper.errors import InputError
+from gatekeeper.errors import InputError, TraceError
 
 if TYPE_CHECKING:
     from gatekeeper.core.traces import Trace
@@ -58,9 +58,15 @@ def set_(
     body |= {key: value for key, value in given.items() if value is not None}
     if economics is not None:
         body["economics"] = economics
-    for key in given:
-        if key not in body:
-            raise InputError("is missing", field=key, remedy=f"give --{key} or put it in --file")
+    missing = [key for key in given if key not in body]
+    if missing:
+        options = " ".join(f"--{key} {key.upper()}" for key in missing)
+        raise InputError(
+            "is missing" if len(missing) == 1 else "are missing",
+            field=", ".join(missing),
+            remedy=f"give {options}, or put it in --file (gatekeeper artifact list has digests, "
+            "gatekeeper policy list policies)",
+        )
     with client() as http:
         stored = http.put(f"/v1/routes/{segment(name)}", json=body).json()
     if as_json:
@@ -155,4 +161,7 @@ def _traces(file: Path) -> tuple[Trace, ...]:
         data = file.read_bytes()
     except OSError as error:
         raise unreadable(file, error) from error
-    return read_traces(data, list(plugins.load_all("gatekeeper.traces").values()))
+    try:
+        return read_traces(data, list(plugins.load_all("gatekeeper.traces").values()))
+    except TraceError as error:
+        raise TraceError(error.about(str(file)), field="file", value=str(file)) from error

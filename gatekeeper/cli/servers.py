@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from gatekeeper.errors import Conflict, InputError
 
@@ -12,7 +14,10 @@ if TYPE_CHECKING:
 
     import httpx
 
-__all__ = ["SCORER", "RunningPair", "demanded_of", "plans", "register", "running_pair"]
+__all__ = ["SCORER", "RunningPair", "demanded_of", "plans", "register", "running_pair", "silent"]
+
+_TRY_S = 1.0
+"""Long enough for a server that is there; a plan is not kept waiting for one that is not."""
 
 SCORER = "reference"
 """Engine that reads declared model files, and scores by a forward of its own."""
@@ -123,6 +128,25 @@ def plans(pair: RunningPair, route: str, gates: Sequence[str]) -> list[dict[str,
         }
         for gate in gates or demanded_of(policy.mandatory_gates)
     ]
+
+
+def silent(pair: RunningPair) -> list[str]:
+    """A line for each of the two servers that does not answer from here; nothing is asked of them."""
+    from gatekeeper.core.addresses import why_silent, without_secrets
+
+    lines = []
+    for side in ("target", "proposer"):
+        url = str(pair.document[side]["source"])
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((str(parts.hostname), port), timeout=_TRY_S).close()
+        except OSError as error:
+            lines.append(
+                f"warning: nobody answers at {without_secrets(url)} from here "
+                f"({why_silent(error)}); a run needs that server up, where its worker is"
+            )
+    return lines
 
 
 def demanded_of(mandatory: Sequence[str]) -> list[str]:

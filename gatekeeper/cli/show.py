@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Seconds",
     "as_json_option",
+    "counted",
     "home_option",
     "print_document",
     "print_table",
@@ -99,6 +100,13 @@ def _cell(value: object) -> str:
             "-", "\N{MINUS SIGN}"
         )  # every digit: it is compared with another
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 span``, ``2 spans``."""
+    from gatekeeper.reports.number_forms import count
+
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
 def unreadable(path: Path, error: OSError) -> TraceError:

@@ -106,6 +106,14 @@ def list_(route: str | None, state: str | None, *, as_json: bool) -> None:
         {**one, "routes": ", ".join(one["routes"]) or None, "wall": _wall(one)} for one in items
     ]
     print_table(rows, columns, "no tasks; send spans to /v1/traces, or gatekeeper traces import")
+    if any(one["state"] == "open" for one in items):
+        from gatekeeper.core.task_assignment import DEFAULT_QUIET_S
+
+        click.echo(
+            "an open task completes, and gets its figures, when no span of it has come for "
+            f"{DEFAULT_QUIET_S:g} s (or for quiet_s of its route's task_rules)",
+            err=True,
+        )
     if unmatched:
         from gatekeeper.reports.number_forms import count
 

@@ -99,8 +99,13 @@ def _cells(content: bytes) -> tuple[list[str], list[list[str]]]:
             value=f"{len(content)} bytes",
             remedy="write a CSV file in UTF-8",
         ) from error
-    header = [name.strip() for name in rows[0]] if rows else []
-    return header, rows[1:]
+    if not rows:
+        raise InputError(
+            "the file is empty",
+            field="outcomes",
+            remedy=f"write a CSV file whose first line is {','.join(REQUIRED)}",
+        )
+    return [name.strip() for name in rows[0]], rows[1:]
 
 
 def _check_header(header: list[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -183,12 +184,32 @@ def assign(task: Task, routing: Routing) -> tuple[AssignedCall, ...]:
         else:
             found = explain(rules, facts)
             route, why = found.route, found.sentence
-            if route is None and named is not None:
-                why = (
-                    f"{why} It names {named}, which is no route yet: gatekeeper route set {named}."
-                )
+            if route is None:
+                why = _unrouted(why, named, ruled=bool(rules))
         assigned.append(AssignedCall(i, span.span_id, span.name, route, why, arms[i]))
     return tuple(assigned)
+
+
+def _unrouted(why: str, named: str | None, *, ruled: bool) -> str:
+    """Why a call has no route, and what would give it one."""
+    if named is None:
+        if ruled:
+            return why
+        return (
+            f"No route: its span names none in {ROUTE_ATTRIBUTE}, and no route has rules "
+            "(the key rules in the YAML of gatekeeper route set NAME --file FILE)."
+        )
+    if "/" in named:
+        cure = (
+            "cannot be a route's name ('/' stands in it): give a route, in the YAML of gatekeeper "
+            f"route set NAME --file FILE, the rule {ROUTE_ATTRIBUTE}: {json.dumps(named)}"
+        )
+    else:
+        cure = (
+            f"is no route yet: gatekeeper route set {shlex.quote(named)} --slice SLICE "
+            "--artifact DIGEST --policy POLICY"
+        )
+    return f"{why if ruled else 'No route.'} It names {named}, which {cure}."
 
 
 def arm_of(calls: Iterable[AssignedCall], route: str) -> str | None:

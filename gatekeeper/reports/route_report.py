@@ -320,7 +320,7 @@ def _provenance(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...
         ("Artifact", (artifact["digest"],)),
         (
             "Target",
-            (f"{target.get('source', UNKNOWN)}, revision {target.get('revision', UNKNOWN)}",),
+            (f"{target.get('source', UNKNOWN)}, revision {target.get('revision') or UNKNOWN}",),
         ),
         ("Proposer", line(f"{proposer.get('kind', UNKNOWN)}, window up to ", gamma)),
         (

@@ -38,6 +38,11 @@ def test_a_table_says_what_became_of_each_item(url: str) -> None:
     lines = {line.split()[0]: line for line in done.output.splitlines() if line.strip()}
     assert "pass" in lines["max_tokens"]
     assert "24 answers of 1 to 12 tokens end at their cap" in lines["max_tokens"]
+    first, *reached = done.stderr.splitlines()
+    assert first == f"3 items to try at {url}"
+    assert [line.partition(" after")[0] for line in reached] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert "s left" in reached[0]
+    assert "s left" not in reached[-1]
     assert "not applicable" in lines["tool_calls"]
     assert "2 pass, 0 fail, 1 not applicable, 0 not verified" in done.output
 
@@ -59,6 +64,7 @@ def test_a_failed_item_is_shown_by_its_request(url: str, monkeypatch: pytest.Mon
 def test_the_document_holds_every_request_that_shows_an_item(url: str) -> None:
     done = battery(url, "--baseline-url", url, "--item", "max_tokens", "--json")
     assert done.exit_code == 0, done.output
+    assert done.stderr == ""
     document = json.loads(done.stdout)
     assert (document["url"], document["baseline_url"]) == (url, url)
     assert document["offers"]["completions"]
@@ -92,6 +98,12 @@ def test_bad_input_is_told_before_anything_runs(
     done = battery(url, *arguments)
     assert isinstance(done.exception, kind)
     assert not isinstance(done.exception, NotFound)
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    done = battery("http://me:secret@127.0.0.1:9")
+    assert done.exception is not None
+    assert "secret" not in done.output
 
 
 def test_an_address_without_a_server_is_told() -> None:

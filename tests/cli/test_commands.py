@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from gatekeeper.cli.show import counted
 from gatekeeper.config import data_dir
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ ARTIFACT = {
 
 @pytest.fixture
 def admin(gatekeeper: Run, live_server: Live) -> Run:
-    def run(*arguments: object) -> Any:
-        return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
+    def run(*arguments: object, **settings: object) -> Any:
+        known = {"URL": live_server.url, "TOKEN": live_server.tokens["admin"]}
+        return gatekeeper(*arguments, **{**known, **settings})
 
     return run
 
@@ -197,6 +199,49 @@ def test_without_server_or_token(gatekeeper: Run) -> None:
     assert "is not a URL" in gatekeeper("policy", "list", URL="http://[::1", TOKEN="x").err
     assert "url=foo: is not a URL" in gatekeeper("policy", "list", URL="foo", TOKEN="x").err
     assert "GATEKEEPER_TOKEN" in gatekeeper("policy", "list", TOKEN="\u2603").err
+
+
+def test_a_token_that_is_none_is_named_as_it_is_set(admin: Run, tmp_path: Path) -> None:
+    refused = admin("policy", "list", TOKEN="wrong", HOME=tmp_path)
+    assert refused.status == 2
+    assert "GATEKEEPER_TOKEN: is unknown, expired or revoked" in refused.err
+    assert "Authorization" not in refused.err
+    assert f"gatekeeper token create --role reader --home {tmp_path}" in refused.err
+
+
+def test_a_broken_trace_is_named(admin: Run, tmp_path: Path) -> None:
+    file = tmp_path / "broken.json"
+    for content, words in ((b'{"a": 1}', "not a trace"), (b"", "the file is empty")):
+        file.write_bytes(content)
+        done = admin("route", "test", file)
+        assert done.status == 2
+        assert f"file={file}: {words}" in done.err
+
+
+def test_all_that_a_route_still_needs_is_named_at_once(admin: Run) -> None:
+    done = admin("route", "set", "x", "--slice", "prose")
+    assert "artifact, policy: are missing; give --artifact ARTIFACT --policy POLICY" in done.err
+
+
+def test_every_command_of_ours_has_its_line(gatekeeper: Run) -> None:
+    shown = gatekeeper("--help").out
+    assert "  engine " in shown
+    assert "From an installed extra" not in shown
+
+
+def test_counted_things_have_their_number() -> None:
+    assert [counted(n, "span") for n in (0, 1, 2)] == ["0 spans", "1 span", "2 spans"]
+
+
+def test_pairs_of_one_target_differ_in_the_list(admin: Run) -> None:
+    baseline = "http://127.0.0.1:8000"
+    for port in (8001, 8002):
+        candidate = f"http://127.0.0.1:{port}"
+        options = ("--baseline-url", baseline, "--candidate-url", candidate)
+        assert admin("gate", "run", "--route", f"r{port}", *options).status == 0
+    listed = admin("artifact", "list").out
+    assert "undisclosed http://127.0.0.1:8001" in listed
+    assert "undisclosed http://127.0.0.1:8002" in listed
 
 
 @pytest.mark.parametrize(

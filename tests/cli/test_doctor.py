@@ -449,7 +449,7 @@ NOW = 1_000_000.0
     ("runs", "expected", "said"),
     [
         ([], "warn", "no worker has finished"),
-        ([Seen("pending", None, None, None)], "warn", "1 runs pending and nobody at work"),
+        ([Seen("pending", None, None, None)], "warn", "1 run pending and nobody at work"),
         ([Seen("running", "ann", NOW + 5, None)], "ok", "at work: ann"),
         ([Seen("running", "ann", NOW - 5, None)], "warn", "1 with a lapsed lease"),
         ([Seen("finished", "ann", None, NOW - 7200)], "ok", "last seen: ann, 2 h ago"),

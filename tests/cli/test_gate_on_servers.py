@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gatekeeper import plugins
+from gatekeeper.cli.listening import listening, url_of
 from gatekeeper.testing import FakeProvider
 
 Run = Any
@@ -35,7 +36,19 @@ def test_a_plan_in_words_names_one_gate(gatekeeper: Run) -> None:
     assert done.status == 0, done.err
     assert "plan: serving of calls, policy ci" in done.out
     assert "minutes: unknown" in done.out
+    assert "minutes, were one stream as fast as said: " in done.out
+    assert "minutes at most, with every answer given up at its limit of " in done.out
     assert "equivalence" not in done.out
+
+
+def test_a_plan_warns_of_a_server_that_is_not_there(gatekeeper: Run) -> None:
+    with listening("127.0.0.1", 0) as listener:
+        there = url_of(listener)
+        pair = ("--baseline-url", there, "--candidate-url", "http://127.0.0.1:9")
+        done = gatekeeper("gate", "run", "calls", "serving", *pair, "--plan")
+    assert done.status == 0, done.err
+    (warning,) = [line for line in done.err.splitlines() if line.startswith("warning")]
+    assert "nobody answers at http://127.0.0.1:9 from here (connection refused)" in warning
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_run_that_waits_and_runs_says_so_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(following, "_POLL_S", 0.0)
-    progress = {"phase": "confirm", "done": 2, "total": 5, "seconds_left": 30.0}
+    progress = {"phase": "confirm", "done": 2.0, "total": 5.0, "seconds_left": 30.0}
     states = [run("pending"), run("running", progress=progress), run("finished")]
     before = {"id": "before", "priority": 0}
     http = served(states, {"pending": [before, {"id": "zz", "priority": 0}]})
@@ -162,8 +162,11 @@ def test_whose_evidence_a_run_goes_on_with_is_said() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_wait_says_how_to_come_back(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
+    # who started the tests may have them ignore it
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
     views = {
         "r1": {"id": "r1", "gate": "equivalence", "state": "finished"},
         "r2": {"id": "r2", "gate": "serving", "state": "running"},

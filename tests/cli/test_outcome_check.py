@@ -135,6 +135,30 @@ def test_unreadable_files_are_refused(gatekeeper: Any, tmp_path: Path, data: byt
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "{path}: the file is empty; write a CSV file whose first line is task,"),
+        (HEADER, "{path}: has no pairs"),
+        (HEADER + "\nt3,1,1,1,1\nt3,1,1,1,1", "{path}: task=t3: is given twice"),
+        (HEADER + "\nt0,2,1,1,1", "{path}: baseline_success='2' in row 1: is not a success"),
+        (HEADER + ",task", "{path}: column=task: must be given once"),
+        (HEADER + ",extra", "{path}: column=extra: is not a column of pairs"),
+        (None, "{path}: no such file or directory; name a readable CSV file"),
+    ],
+)
+def test_a_refusal_names_the_file(
+    gatekeeper: Any, tmp_path: Path, content: str | None, words: str
+) -> None:
+    path = tmp_path / "pairs.csv"
+    if content is not None:
+        path.write_text(content)
+    done = gatekeeper("outcome", "check", path)
+    assert done.status == 2
+    assert done.err.startswith(f"gatekeeper: error: {words.format(path=path)}"), done.err
+    assert "Errno" not in done.err
+
+
+@pytest.mark.parametrize(
     "options", [("--margin", "0"), ("--margin", "nan"), ("--alpha", "0.5"), ("--alpha", "nan")]
 )
 def test_limits_out_of_range_are_refused(answer: Any, options: tuple[str, str]) -> None:
@@ -200,4 +224,4 @@ def test_a_json_file_is_said_to_be_one(gatekeeper: Callable[..., Any], tmp_path:
     path.write_text('[{"task": "a", "baseline_success": 1}]')
     done = gatekeeper("outcome", "check", path)
     assert done.status == 2
-    assert f"pairs={path}: looks like JSON, not CSV; " in done.err.replace("\n", "")
+    assert f"{path}: looks like JSON, not CSV; " in done.err.replace("\n", "")

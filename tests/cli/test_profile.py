@@ -409,3 +409,9 @@ def test_another_table_is_refused_by_the_columns_it_lacks(tmp_path: Path) -> Non
     result = run(ESSAY, "--serving", file)
     assert result.exit_code == 2
     assert "is no confirm table: it lacks arm, arrival_s" in result.stderr
+
+
+def test_the_speedup_in_the_readme_is_of_the_shipped_example() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (shown,) = re.findall(r"`--speedup (\S+)`", readme)
+    assert run(ESSAY, "--speedup", shown).exit_code == 0

@@ -32,6 +32,7 @@ def test_importing_and_listing(as_admin: Run, tmp_path: Path) -> None:
     (task,) = as_admin("traces", "list", "--json").json["items"]
     assert task["id"] == ESSAY_ID
     table = as_admin("traces", "list", "--state", task["state"])
+    assert ("an open task completes" in table.err) is (task["state"] == "open")
     assert ESSAY_ID in table.out
     assert as_admin("traces", "list", "--route", "nothing", "--json").json["items"] == []
 

@@ -48,7 +48,7 @@ def test_rows_cannot_be_chosen_by_a_column_that_is_not_there(choice: dict[str, o
 @pytest.mark.parametrize(
     ("text", "field", "said"),
     [
-        ("", "outcomes.duration_s", "missing"),
+        ("", "outcomes", "the file is empty"),
         ("duration_s,abandoned\n1,1\n", "outcomes.session", "missing"),
         ("duration_s,duration_s,abandoned,session\n", "outcomes.duration_s", "once"),
         ("duration_s,abandoned,session\n1,1\n", "outcomes", "2 values for 3"),

@@ -76,6 +76,24 @@ def test_a_rule_may_look_at_the_inherited_route_attribute() -> None:
     assert found == {"call": "desk"}
 
 
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("chat 1", "gatekeeper route set 'chat 1' --slice SLICE --artifact DIGEST --policy POLICY"),
+        ("desk/answer", 'the rule gatekeeper.route: "desk/answer"'),
+        (None, "names none in gatekeeper.route, and no route has rules (the key rules in the YAML"),
+    ],
+)
+def test_why_a_call_has_no_route_says_what_would_give_it_one(named: str | None, words: str) -> None:
+    more = {} if named is None else {"gatekeeper__route": named}
+    task = build_task(trace(span("call", 0, 10, **CHAT, **more)))
+    (call,) = assign(task, Routing((RoutedRules("shop", ()),)))
+    assert call.route is None
+    assert words in call.why
+    assert call.why.startswith("No route")
+    assert ("no route has rules" in call.why) is (named is None)
+
+
 def test_what_is_inherited_is_looked_up_once_a_span_however_deep() -> None:
     class Counted(dict[str, Any]):
         looked_up = 0

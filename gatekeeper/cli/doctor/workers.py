@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gatekeeper.actions.queue import list_runs
 from gatekeeper.cli.doctor.check import OK, WARN, Check, command, failed, unasked
 from gatekeeper.cli.http import client
+from gatekeeper.cli.show import counted
 from gatekeeper.errors import GatekeeperError
 
 if TYPE_CHECKING:
@@ -68,13 +69,17 @@ def judge(runs: Sequence[Seen], settings: Settings, now_s: float) -> Check:
         r.state == "running" and (r.lease_until or 0) > now_s for r in runs
     )
     if alive:
-        return Check("workers", OK, f"at work: {', '.join(alive)}; {waiting} runs pending")
+        return Check(
+            "workers", OK, f"at work: {', '.join(alive)}; {counted(waiting, 'run')} pending"
+        )
     last = max((r for r in runs if r.owner and r.finished_at), key=_finished, default=None)
     history = "no worker has finished a run yet"
     if last is not None:
         history = f"last seen: {last.owner}, {_ago(now_s - _finished(last))}"
     if waiting or stale:
-        stuck = f"{waiting} runs pending" + (f", {stale} with a lapsed lease" if stale else "")
+        stuck = f"{counted(waiting, 'run')} pending" + (
+            f", {stale} with a lapsed lease" if stale else ""
+        )
         return Check("workers", WARN, f"{stuck} and nobody at work; {history}", start)
     if last is None:
         return Check("workers", WARN, history, start)
