@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def start(argv0: str, found: dict[str, str] | None = None) -> None:
         monkeypatch.setattr(sys, "argv", [argv0, "gate", "list"])
-        monkeypatch.setattr(typed.shutil, "which", (found or {}).get)
+        monkeypatch.setattr(shutil, "which", (found or {}).get)
 
     return start
 
