@@ -1,5 +1,6 @@
 """What endpoints that are asked all the time share: who asks and what holds, mostly from memory."""
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -9,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from gatekeeper.actions.identity import Actor, require
 from gatekeeper.actions.snapshots import Snapshot
 from gatekeeper.api.services import Services, Using, bearer, credentials_of
-from gatekeeper.errors import Unauthorized
+from gatekeeper.errors import Unauthorized, Unavailable
 
 __all__ = [
     "PRIVATE",
@@ -36,6 +37,8 @@ async def _poller(
     request: Request,
 ) -> Actor:
     secret = credentials_of(credentials, request, "reader")
+    with suppress(Unavailable):  # the endpoint says it in its protocol's form
+        await current(services)  # the reading that says whether a token has changed
     actor = services.known_tokens.recall(secret)
     if actor is None:
         actor = await run_in_threadpool(services.known_tokens.authenticate, secret)
@@ -50,7 +53,9 @@ Poller = Annotated[Actor, Depends(_poller)]
 async def current(services: Services) -> Snapshot:
     """Return what holds now; the database is asked once a second at most."""
     found = services.snapshots.fresh()
-    return await run_in_threadpool(services.snapshots.current) if found is None else found
+    if found is None:
+        found = await run_in_threadpool(services.snapshots.current)
+    return found
 
 
 def token_of(request: Request) -> str:

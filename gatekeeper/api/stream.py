@@ -113,7 +113,9 @@ class Feed:
             Unavailable: the database does not answer.
         """
         found = self.snapshots.fresh()
-        return await run_in_threadpool(self.snapshots.current) if found is None else found
+        if found is None:
+            found = await run_in_threadpool(self.snapshots.current)
+        return found
 
     def wake(self) -> None:
         """Let every stream look."""

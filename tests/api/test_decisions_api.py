@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from gatekeeper.actions.snapshots import FRESH_S
 from gatekeeper.errors import Unavailable
@@ -203,6 +204,22 @@ def test_a_revoked_token_polls_no_more(routed: Api) -> None:
     assert status(short["token"]) == 401
     assert routed.anonymous.get(SNAPSHOT).status_code == 401
     assert routed.clients["ingester"].get(SNAPSHOT).status_code == 403
+
+
+def test_polling_costs_one_query_a_second(routed: Api) -> None:
+    headers = {"If-None-Match": routed.reader.get(SNAPSHOT).headers["ETag"]}
+    sent: list[str] = []
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            sent.append(statement)
+
+    event.listen(routed.services.db.engine, "before_cursor_execute", count)
+    began = time.monotonic()
+    while time.monotonic() < began + 2.5 * FRESH_S:
+        assert routed.reader.get(SNAPSHOT, headers=headers).status_code == 304
+    event.remove(routed.services.db.engine, "before_cursor_execute", count)
+    assert len(sent) <= (time.monotonic() - began) / FRESH_S + 1
 
 
 def test_a_decision_that_cannot_be_read_is_an_error_and_no_old_one(
