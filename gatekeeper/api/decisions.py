@@ -102,6 +102,7 @@ async def snapshot(
 
 @router.get(
     "/decisions/stream",
+    status_code=200,  # told, since a class of responses with a constructor of its own does not say it
     response_class=EventStream,
     responses={
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from gatekeeper.actions.identity import ROLES, SYSTEM, create_token
 from gatekeeper.actions.reconcile import Reconciler
 from gatekeeper.actions.start import prepare
+from gatekeeper.actions.webhooks import WebhookSettings
 from gatekeeper.api.app import create_app
 from gatekeeper.api.services import Services
 from gatekeeper.config import data_dir
@@ -147,7 +148,13 @@ class Api:
 def api(db: Database, tmp_path: Path) -> Iterator[Api]:
     prepare(db, migrations=data_dir("migrations"), policies=data_dir("policies"))
     reconciler = Reconciler(db, period_s=3600, evidence=tmp_path / "evidence")  # tests tick by hand
-    services = Services(db, tmp_path / "evidence", data_dir("migrations"), reconciler)
+    services = Services(
+        db,
+        tmp_path / "evidence",
+        data_dir("migrations"),
+        reconciler,
+        webhooks=WebhookSettings(b"k" * 32),
+    )
     app = create_app(services)
     clients = {}
     for role in ROLES:
