@@ -62,7 +62,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         services.feed.end()
-        await feeding
+        feeding.cancel()  # of two lifespans over one app, the other's loop holds what would wake it
+        await asyncio.wait([feeding])
         await run_in_threadpool(services.reconciler.stop)
 
 
