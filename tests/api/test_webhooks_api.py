@@ -41,6 +41,15 @@ class Receiver:
     statuses: list[int] = field(default_factory=list)
 
 
+@pytest.fixture(autouse=True)
+def _own_loop() -> Iterator[None]:
+    """Playwright's loop counts as running in between, for every test of the same process."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     found = Receiver()
