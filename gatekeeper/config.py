@@ -27,9 +27,11 @@ class Settings:
 
     ``home`` holds the SQLite file, caches and, unless ``evidence`` says otherwise, the evidence
     folder. ``home_given`` tells a home somebody chose from the default one. ``ingest`` is the
-    document of limits and redaction for spans. ``url`` and ``token`` are for clients and workers,
-    ``servers_key`` is what engines that are watched are sent, ``webhook_key`` what webhooks' secrets
-    are derived from, and ``webhook_networks`` are those that they may reach beside the public ones.
+    document of limits and redaction for spans, ``rate_per_s`` the requests a second that a token
+    without a rate of its own may make (None: any number), ``model_sources`` what a worker opens
+    (None: any). ``url`` and ``token`` are for clients and workers, ``servers_key`` is what engines
+    that are watched are sent, ``webhook_key`` what webhooks' secrets are derived from, and
+    ``webhook_networks`` are those that they may reach beside the public ones.
     """
 
     home: Path
@@ -45,6 +47,8 @@ class Settings:
     servers_key: str | None = None
     webhook_key: str | None = None
     webhook_networks: str | None = None
+    rate_per_s: float | None = None
+    model_sources: tuple[str, ...] | None = None
 
     @classmethod
     def load(
@@ -60,8 +64,8 @@ class Settings:
         """Read ``GATEKEEPER_*`` from ``environ`` (the process's own by default); options win.
 
         Raises:
-            InputError: ``GATEKEEPER_PORT`` is not a port number, or ``GATEKEEPER_URL`` holds a
-                user or password.
+            InputError: ``GATEKEEPER_PORT`` is not a port number, ``GATEKEEPER_RATE`` no rate, or
+                ``GATEKEEPER_URL`` holds a user or password.
         """
         env = os.environ if environ is None else environ
         chosen = home if home is not None else env.get("GATEKEEPER_HOME") or None
@@ -88,6 +92,8 @@ class Settings:
             servers_key=env.get("GATEKEEPER_SERVERS_KEY") or None,
             webhook_key=env.get("GATEKEEPER_WEBHOOK_KEY") or None,
             webhook_networks=env.get("GATEKEEPER_WEBHOOK_NETWORKS") or None,
+            rate_per_s=_rate(env.get("GATEKEEPER_RATE")),
+            model_sources=_list(env.get("GATEKEEPER_MODEL_SOURCES")),
         )
 
     @property
@@ -201,6 +207,20 @@ def _server(url: str | None) -> str | None:
             remedy="use http://HOST:PORT alone, and GATEKEEPER_TOKEN",
         )
     return url
+
+
+def _list(text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip()) or None
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None or text == "":
+        return None
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,6})?", text) or not float(text):
+        raise InputError(
+            "is not a rate", field="GATEKEEPER_RATE", value=text, remedy="use requests a second: 50"
+        )
+    return float(text)
 
 
 def _port(text: str | None) -> int:

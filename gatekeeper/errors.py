@@ -13,6 +13,7 @@
     ├── Forbidden              the token's role does not allow it       HTTP 403, exit 2
     ├── Unavailable            a part we need is missing or busy        HTTP 503, exit 2
     │   ├── Busy               more requests at once than are taken     HTTP 429, exit 2
+    │   │   └── RateLimited    more requests a second than a token may  HTTP 429, exit 2
     │   └── MissingExtra       an optional dependency is not installed  HTTP 503, exit 2
     └── EvidenceError          evidence does not support what it claims HTTP 422, exit 1
 
@@ -35,6 +36,7 @@ __all__ = [
     "InputError",
     "MissingExtra",
     "NotFound",
+    "RateLimited",
     "TooLarge",
     "TraceError",
     "Unauthorized",
@@ -165,6 +167,13 @@ class Busy(Unavailable):
 
     status = 429
     title = "Too many requests"
+
+
+class RateLimited(Busy):
+    """The token makes more requests a second than it may; ``retry_after_s`` is when it may again."""
+
+    title = "Rate limited"
+    retry_after_s: int | None = None
 
 
 class MissingExtra(Unavailable):

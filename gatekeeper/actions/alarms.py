@@ -16,6 +16,7 @@ from gatekeeper.store.rounds import AlarmRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gatekeeper.actions.identity import Actor
     from gatekeeper.core.policies import Verdict
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import OverrideRecord
@@ -107,7 +108,7 @@ def raise_alarms(
     route: str,
     artifact: str,
     source: str,
-    actor: str,
+    actor: Actor,
 ) -> list[AlarmRecord]:
     """Store (reason, explanation) alarms, but none whose like still stands."""
     known = {record.reason: record for record in rounds.newest_alarms(session, route, artifact)}
@@ -125,7 +126,7 @@ def raise_alarms(
             reason=reason,
             explanation=explanation,
             source=source,
-            actor=actor,
+            actor=actor.name,
             raised_at=0.0,
         )
         added.append(rounds.add_alarm(session, record))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.decide import derive
 from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import plain, read
+from gatekeeper.core.names import check_name
 from gatekeeper.core.policies import Policy, Slo
 from gatekeeper.core.ramp import Rollout
 from gatekeeper.core.routing import Rule
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gatekeeper.actions.identity import Actor
-    from gatekeeper.store.database import Database
+    from gatekeeper.store.database import Database, Session
 
 __all__ = [
     "KEEP",
     "apply_policy",
-    "check_name",
+    "check_alias",
     "covered_sampling",
     "get_artifact",
     "get_policy",
@@ -37,27 +38,17 @@ __all__ = [
     "list_policies",
     "list_routes",
     "move_alias",
+    "new_policy",
+    "new_route",
     "put_route",
     "register",
+    "set_alias",
+    "set_policy",
+    "set_route",
 ]
 
 KEEP: Mapping[str, Any] = {}
 """A rollout that nobody spoke of: the route keeps the one it has."""
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def check_name(field: str, name: str) -> None:
-    """Raise ``InputError`` for what is no name of a route, policy, alias or economics."""
-    # Names travel in URLs and OFREP keys; one that looks like a digest would hide an artifact.
-    if _NAME.fullmatch(name) is None or _DIGEST.fullmatch(name) is not None:
-        raise InputError(
-            "is not a name",
-            field=field,
-            value=name,
-            remedy="use a-z, 0-9, '.', '_' and '-', up to 100, beginning with a letter or digit",
-        )
 
 
 def register(
@@ -77,7 +68,7 @@ def register(
         if created:
             access.audit(
                 session,
-                actor=actor.name,
+                actor=actor,
                 action="artifact.register",
                 target=artifact.digest,
                 detail={"contract": record.contract},
@@ -129,23 +120,53 @@ def move_alias(db: Database, actor: Actor, alias: str, digest: str) -> ArtifactR
     """
     check_name("alias", alias)
     with db.write() as session:
-        record = _artifact(store.artifact(session, digest), digest, "digest")
-        before = store.set_alias(session, alias, digest)
-        names = store.route_names(session, artifact=alias)
-        for name in names:
-            route = store.route(session, name)
-            if route is not None:
-                covered_sampling(route.sampling, record.document, route=name)
-        if before != digest:
-            access.audit(
-                session,
-                actor=actor.name,
-                action="alias.move",
-                target=alias,
-                detail={"from": before, "to": digest, "routes": names},
-            )
+        record, moved = set_alias(session, actor, alias, digest)
+        names = check_alias(session, alias)
+        if moved:
             derive(session, names)
     return record
+
+
+def set_alias(
+    session: Session, actor: Actor, alias: str, digest: str
+) -> tuple[ArtifactRecord, bool]:
+    """Point an alias in the caller's transaction, which checks and decides its routes.
+
+    Returns the artifact, and False when the alias pointed there already.
+
+    Raises:
+        NotFound: no such artifact.
+    """
+    record = _artifact(store.artifact(session, digest), digest, "digest")
+    before = store.set_alias(session, alias, digest)
+    if before != digest:
+        access.audit(
+            session,
+            actor=actor,
+            action="alias.move",
+            target=alias,
+            detail={
+                "from": before,
+                "to": digest,
+                "routes": store.route_names(session, artifact=alias),
+            },
+        )
+    return record, before != digest
+
+
+def check_alias(session: Session, alias: str) -> list[str]:
+    """Names of the routes on an alias, whose sampling its artifact covers.
+
+    Raises:
+        Incompatible: the artifact does not cover one of them.
+    """
+    names = store.route_names(session, artifact=alias)
+    record = store.resolve(session, alias)
+    for name in names:
+        route = store.route(session, name)
+        if route is not None and record is not None:
+            covered_sampling(route.sampling, record.document, route=name)
+    return names
 
 
 def apply_policy(
@@ -156,6 +177,21 @@ def apply_policy(
     Raises:
         InputError: the document is not a sound policy, or carries another name.
     """
+    record = new_policy(actor, name, document)
+    with db.write() as session:
+        changed = set_policy(session, actor, record)
+        if changed:
+            derive(session, store.route_names(session, policy=name))
+        stored = store.policy(session, record.digest)
+    return stored or record, changed
+
+
+def new_policy(actor: Actor, name: str, document: Mapping[str, Any]) -> PolicyRecord:
+    """Check a policy document.
+
+    Raises:
+        InputError: it is not sound, or carries another name.
+    """
     policy = Policy.from_dict(document)
     check_name("name", name)
     if policy.name != name:
@@ -165,21 +201,22 @@ def apply_policy(
             value=policy.name,
             remedy="use one name",
         )
-    record = PolicyRecord(policy.digest, name, policy.to_dict(), 0.0, actor.name)
-    with db.write() as session:
-        before = store.add_policy(session, record)
-        changed = before is None or before.digest != record.digest
-        if changed:
-            access.audit(
-                session,
-                actor=actor.name,
-                action="policy.apply",
-                target=name,
-                detail={"from": before.digest if before else None, "to": record.digest},
-            )
-            derive(session, store.route_names(session, policy=name))
-        stored = store.policy(session, record.digest)
-    return stored or record, changed
+    return PolicyRecord(policy.digest, name, policy.to_dict(), 0.0, actor.name)
+
+
+def set_policy(session: Session, actor: Actor, record: PolicyRecord) -> bool:
+    """Make a version the current one; the caller decides its routes. False when it already was."""
+    before = store.add_policy(session, record)
+    if before is not None and before.digest == record.digest:
+        return False
+    access.audit(
+        session,
+        actor=actor,
+        action="policy.apply",
+        target=record.name,
+        detail={"from": before.digest if before else None, "to": record.digest},
+    )
+    return True
 
 
 def list_policies(db: Database) -> list[PolicyRecord]:
@@ -228,6 +265,42 @@ def put_route(
         NotFound: no such artifact or policy.
         Incompatible: a sampling setting that the artifact does not cover.
     """
+    record = new_route(
+        name,
+        slice_name=slice_name,
+        artifact=artifact,
+        policy=policy,
+        rules=rules,
+        slo=slo,
+        sampling=sampling,
+        task_rules=task_rules,
+        economics=economics,
+        rollout=rollout,
+    )
+    with db.write() as session:
+        stored = set_route(session, actor, record)
+        derive(session, [name])
+    return stored
+
+
+def new_route(
+    name: str,
+    *,
+    slice_name: str,
+    artifact: str,
+    policy: str,
+    rules: Sequence[Mapping[str, Any]] = (),
+    slo: Mapping[str, Any] | None = None,
+    sampling: Sequence[Mapping[str, Any]] = (),
+    task_rules: Mapping[str, Any] | None = None,
+    economics: str | None = None,
+    rollout: Mapping[str, Any] | None = KEEP,
+) -> RouteRecord:
+    """Check all of a route that can be checked without the database; ``KEEP`` is left to it.
+
+    Raises:
+        InputError: a name, rule, limit or setting is wrong.
+    """
     check_name("route", name)
     if not slice_name:
         raise InputError("is empty", field="slice", remedy="name the workload slice of its text")
@@ -238,45 +311,49 @@ def put_route(
     grouping = None if task_rules is None else plain(TaskRules.from_dict(task_rules))
     if economics is not None:
         check_name("economics", economics)
-    limits = None if slo is None else plain(read(Slo, dict(slo), field="slo"))
-    reach = rollout or None
     if rollout is not KEEP and rollout is not None:
-        reach = Rollout.from_dict(rollout).to_dict()
-    with db.write() as session:
-        found = _artifact(store.resolve(session, artifact), artifact, "artifact")
-        if store.current_policy(session, policy) is None:
-            raise NotFound(
-                "is not a policy", field="policy", value=policy, remedy="see gatekeeper policy list"
-            )
-        covered_sampling(sampling, found.document, route=name)
-        before = store.route(session, name, lock=True)
-        if rollout is KEEP and before is not None:
-            reach = before.rollout
-        record = store.put_route(
-            session,
-            RouteRecord(
-                name=name,
-                slice=slice_name,
-                artifact=artifact,
-                policy=policy,
-                rules=checked,
-                slo=limits,
-                sampling=[dict(item) for item in sampling],
-                updated_at=0.0,
-                task_rules=grouping,
-                economics=economics,
-                rollout=reach,
-            ),
+        rollout = Rollout.from_dict(rollout).to_dict()
+    return RouteRecord(
+        name=name,
+        slice=slice_name,
+        artifact=artifact,
+        policy=policy,
+        rules=checked,
+        slo=None if slo is None else plain(read(Slo, dict(slo), field="slo")),
+        sampling=[dict(item) for item in sampling],
+        updated_at=0.0,
+        task_rules=grouping,
+        economics=economics,
+        rollout=rollout,
+    )
+
+
+def set_route(session: Session, actor: Actor, record: RouteRecord) -> RouteRecord:
+    """Create or replace a route in the caller's transaction, which decides it.
+
+    Raises:
+        NotFound: no such artifact or policy.
+        Incompatible: a sampling setting that the artifact does not cover.
+    """
+    name = record.name
+    found = _artifact(store.resolve(session, record.artifact), record.artifact, "artifact")
+    if store.current_policy(session, record.policy) is None:
+        raise NotFound(
+            "is not a policy", field="policy", value=record.policy, remedy="see gatekeeper policy list"
         )
-        access.audit(
-            session,
-            actor=actor.name,
-            action="route.set",
-            target=name,
-            detail={"from": plain(before) if before else None, "to": plain(record)},
-        )
-        derive(session, [name])
-    return record
+    covered_sampling(record.sampling, found.document, route=name)
+    before = store.route(session, name, lock=True)
+    if record.rollout is KEEP:
+        record = replace(record, rollout=None if before is None else before.rollout)
+    stored = store.put_route(session, record)
+    access.audit(
+        session,
+        actor=actor,
+        action="route.set",
+        target=name,
+        detail={"from": plain(before) if before else None, "to": plain(stored)},
+    )
+    return stored
 
 
 def covered_sampling(

@@ -56,8 +56,8 @@ def stamp(seconds: float | None) -> str | None:
     return None if time is None else time.isoformat()
 
 
-def derive(session: Session, routes: Iterable[str]) -> list[DecisionRecord]:
-    """Decide routes anew, in the caller's transaction, and store what has changed.
+def derive(session: Session, routes: Iterable[str], *, anew: bool = False) -> list[DecisionRecord]:
+    """Decide routes anew, in the caller's transaction, and store what has changed, or with ``anew`` all.
 
     Every route is locked before the counter is, in one order, so that transactions which decide
     several routes cannot block each other.
@@ -66,7 +66,7 @@ def derive(session: Session, routes: Iterable[str]) -> list[DecisionRecord]:
     changed = []
     for route in found:
         if route is not None:
-            record = _derive_one(session, route)
+            record = _derive_one(session, route, anew=anew)
             if record is not None:
                 changed.append(record)
     return changed
@@ -92,10 +92,10 @@ class _Fresh:
         return _compared(record.document) == _compared(self.document)
 
 
-def _derive_one(session: Session, route: RouteRecord) -> DecisionRecord | None:
+def _derive_one(session: Session, route: RouteRecord, *, anew: bool) -> DecisionRecord | None:
     before = decisions.latest_decision(session, route.name)
     fresh = _judge(session, route, before)
-    if fresh.agrees_with(before):
+    if not anew and fresh.agrees_with(before):
         return None
     version = decisions.advance(session)
     expires = fresh.evidence_expires_at

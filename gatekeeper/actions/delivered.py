@@ -181,7 +181,7 @@ def _act(session: Session, route: RouteRecord, judged: _Judged) -> None:
         route=route.name,
         artifact=judged.window.ramp.artifact,
         source=SOURCE,
-        actor=SYSTEM.name,
+        actor=SYSTEM,
     )
 
 
@@ -206,7 +206,7 @@ def _regate(session: Session, route: RouteRecord, judged: _Judged) -> None:
         return
     access.audit(
         session,
-        actor=SYSTEM.name,
+        actor=SYSTEM,
         action="rollout.regate",
         target=route.name,
         detail={"run": run.id, "findings": [asdict(f) for f in judged.found.findings]},

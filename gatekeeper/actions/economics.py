@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions import on_demand
-from gatekeeper.actions.catalog import check_name
 from gatekeeper.actions.decide import derive
 from gatekeeper.core.economics import Economics
+from gatekeeper.core.names import check_name
 from gatekeeper.errors import InputError, NotFound
 from gatekeeper.store import access, catalog, economics
 from gatekeeper.store.economics import EconomicsRecord
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gatekeeper.actions.identity import Actor
-    from gatekeeper.store.database import Database
+    from gatekeeper.store.database import Database, Session
 
-__all__ = ["apply_economics", "get_economics", "list_economics"]
+__all__ = [
+    "apply_economics",
+    "get_economics",
+    "list_economics",
+    "new_economics",
+    "set_economics",
+]
 
 
 def apply_economics(
@@ -32,6 +38,27 @@ def apply_economics(
     Raises:
         InputError: the document is not sound, or carries another name.
     """
+    record = new_economics(actor, name, document)
+    with db.read() as session:
+        concerned = catalog.route_names(session, economics=name)
+    price = on_demand.price
+    fresh = [price.prepare_pricing(db, folder, route, prices=record) for route in concerned]
+    replaced = []
+    with db.write() as session:
+        changed = set_economics(session, actor, record)
+        replaced = [price.store_pricing(session, item) for item in fresh if item is not None]
+        derive(session, concerned)
+        stored = economics.version(session, record.digest)
+    price.drop_replaced(db, folder, replaced)
+    return stored or record, changed
+
+
+def new_economics(actor: Actor, name: str, document: Mapping[str, Any]) -> EconomicsRecord:
+    """Check an economics document.
+
+    Raises:
+        InputError: it is not sound, or carries another name.
+    """
     prices = Economics.from_dict(document)
     check_name("name", name)
     if prices.name != name:
@@ -41,28 +68,22 @@ def apply_economics(
             value=prices.name,
             remedy="use one name",
         )
-    record = EconomicsRecord(prices.digest, name, prices.to_dict(), 0.0, actor.name)
-    with db.read() as session:
-        concerned = catalog.route_names(session, economics=name)
-    price = on_demand.price
-    fresh = [price.prepare_pricing(db, folder, route, prices=record) for route in concerned]
-    replaced = []
-    with db.write() as session:
-        before = economics.add(session, record)
-        changed = before is None or before.digest != record.digest
-        if changed:
-            access.audit(
-                session,
-                actor=actor.name,
-                action="economics.apply",
-                target=name,
-                detail={"from": before.digest if before else None, "to": record.digest},
-            )
-        replaced = [price.store_pricing(session, item) for item in fresh if item is not None]
-        derive(session, concerned)
-        stored = economics.version(session, record.digest)
-    price.drop_replaced(db, folder, replaced)
-    return stored or record, changed
+    return EconomicsRecord(prices.digest, name, prices.to_dict(), 0.0, actor.name)
+
+
+def set_economics(session: Session, actor: Actor, record: EconomicsRecord) -> bool:
+    """Make a version the current one; the caller decides its routes. False when it already was."""
+    before = economics.add(session, record)
+    if before is not None and before.digest == record.digest:
+        return False
+    access.audit(
+        session,
+        actor=actor,
+        action="economics.apply",
+        target=record.name,
+        detail={"from": before.digest if before else None, "to": record.digest},
+    )
+    return True
 
 
 def list_economics(db: Database) -> list[EconomicsRecord]:

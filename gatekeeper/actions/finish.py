@@ -107,7 +107,7 @@ def finish(
         kept = {row.path for row in tables.values()}
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="run.finish",
             target=run_id,
             detail={"outcome": verdict.outcome.value, "gate": run.gate, "route": run.route},

@@ -96,7 +96,7 @@ def set_override(
         )
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="override.set",
             target=route,
             detail={"action": action, "gamma": gamma, "reason": reason, "ttl_s": ttl_s},
@@ -117,7 +117,7 @@ def clear_override(db: Database, actor: Actor, route: str) -> list[OverrideRecor
             raise NotFound("has no override", field="route", value=route, remedy="see route show")
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="override.clear",
             target=route,
             detail={"overrides": [record.id for record in cleared]},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gatekeeper.actions.decide import derive
-from gatekeeper.actions.identity import SYSTEM, Actor
+from gatekeeper.actions.identity import SYSTEM, Actor, sees
 from gatekeeper.actions.submit import outcome_load, with_continued
 from gatekeeper.core.running_pair import SERVERS_ENGINE
 from gatekeeper.core.verdicts import GateResult, Outcome, Part, to_json
@@ -32,6 +32,7 @@ __all__ = [
     "fail",
     "get_run",
     "heartbeat",
+    "in_scope",
     "list_runs",
     "outcomes",
     "reap",
@@ -53,6 +54,17 @@ def get_run(db: Database, run_id: str) -> RunRecord:
     """
     with db.read() as session:
         return _require(runs.get(session, run_id), run_id)
+
+
+def in_scope(db: Database, actor: Actor, run_id: str) -> None:
+    """Check that an actor's token is for the run's route.
+
+    Raises:
+        NotFound: no such run, or one of another route, which must look the same.
+    """
+    if actor.routes is not None:
+        run = get_run(db, run_id)
+        _require(run if sees(actor, run.route) else None, run_id)
 
 
 def _require(run: RunRecord | None, run_id: str) -> RunRecord:
@@ -202,7 +214,7 @@ def fail(
             store_error(session, run, error)
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="run.fail",
             target=run_id,
             detail={"error": error, "state": run.state, "attempt": held.attempt},
@@ -254,7 +266,7 @@ def cancel(db: Database, actor: Actor, run_id: str) -> RunRecord:
             )
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="run.cancel",
             target=run_id,
             detail={"state": run.state},
@@ -271,7 +283,7 @@ def reap(db: Database) -> list[RunRecord]:
                 store_error(session, run, f"{run.error}, {run.attempt} times")
             access.audit(
                 session,
-                actor=SYSTEM.name,
+                actor=SYSTEM,
                 action="run.reap",
                 target=run.id,
                 detail={"state": run.state, "attempt": run.attempt, "owner": run.owner},

@@ -1,21 +1,30 @@
-"""Retention: old spans are removed a bounded amount at a time, beside a server that runs."""
+"""Retention: what is old is removed a bounded amount at a time, beside a server that runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatekeeper.store import access, retention
+from gatekeeper.store import access, retention, schedules
 from gatekeeper.store.database import now
 
 if TYPE_CHECKING:
-    from gatekeeper.actions.identity import Actor
-    from gatekeeper.store.database import Database
+    from collections.abc import Iterator
+    from pathlib import Path
 
-__all__ = ["Removed", "remove_old_spans"]
+    from gatekeeper.actions.identity import Actor
+    from gatekeeper.store.database import Database, Session
+
+__all__ = ["Removed", "remove_abandoned_uploads", "remove_old_fires", "remove_old_spans"]
 
 BATCH = 100
 """Tasks in one transaction: nobody waits long for it."""
+
+FIRES = 1_000
+"""Fires of schedules in one transaction."""
+
+UPLOAD_S = 86_400.0
+"""No upload takes a day: a file that has lain as long was left by a process that was killed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,52 @@ def remove_old_spans(db: Database, actor: Actor, *, age_s: float) -> Removed:
     if tasks:
         detail = {"tasks": tasks, "spans": spans, "before": before}
         with db.write() as session:
-            access.audit(
-                session, actor=actor.name, action="spans.remove", target="spans", detail=detail
-            )
+            access.audit(session, actor=actor, action="spans.remove", target="spans", detail=detail)
     return Removed(tasks, spans, before)
+
+
+def remove_old_fires(db: Database, actor: Actor, *, age_s: float) -> int:
+    """Remove what schedules recorded more than ``age_s`` seconds ago; return how many fires.
+
+    The runs stay, and so does whatever a schedule counts its next time from.
+    """
+    with db.read() as session:
+        before = now(session) - age_s
+    removed = 0
+    while True:
+        with db.write() as session:
+            kept = list(_renewed(session))
+            gone = schedules.remove_fires(session, before=before, kept=kept, limit=FIRES)
+        removed += gone
+        if gone < FIRES:
+            break
+    if removed:
+        detail = {"fires": removed, "before": before}
+        with db.write() as session:
+            access.audit(
+                session, actor=actor, action="fires.remove", target="schedules", detail=detail
+            )
+    return removed
+
+
+def _renewed(session: Session) -> Iterator[tuple[str, float]]:
+    """(schedule, time) at which the evidence that counts now was, or will be, renewed."""
+    watching = [one for one in schedules.every(session) if one.before_expiry_s is not None]
+    versions = schedules.versions(session, [one.route for one in watching])
+    governing = schedules.governing(session, versions)
+    for one in watching:
+        for result in governing.get(one.route, {}).values():
+            yield one.id, result.expires_at - (one.before_expiry_s or 0.0)
+
+
+def remove_abandoned_uploads(folder: Path, *, at: float) -> int:
+    """Remove the files of uploads that were cut off by a kill; return how many."""
+    removed = 0
+    for path in (folder / "incoming").glob("*"):
+        try:
+            if path.stat().st_mtime < at - UPLOAD_S:
+                path.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue  # it was renamed or removed meanwhile
+    return removed

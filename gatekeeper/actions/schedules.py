@@ -9,11 +9,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
-from gatekeeper.actions.catalog import check_name
-from gatekeeper.actions.identity import new_id
+from gatekeeper.actions.identity import new_id, sees
 from gatekeeper.core.documents import plain
+from gatekeeper.core.names import check_name
 from gatekeeper.core.schedules import MISSED, Slot, slots, timetable
-from gatekeeper.errors import InputError, NotFound
+from gatekeeper.errors import Forbidden, InputError, NotFound
 from gatekeeper.store import access, catalog
 from gatekeeper.store import schedules as store
 from gatekeeper.store.database import now
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "delete_schedule",
+    "drop_schedule",
     "get_schedule",
+    "in_scope",
     "list_fires",
     "list_schedules",
     "load_zone",
     "pause_schedule",
     "put_schedule",
     "resume_schedule",
+    "set_schedule",
     "unrecorded",
     "upcoming",
 ]
@@ -76,50 +79,68 @@ def put_schedule(db: Database, actor: Actor, name: str, rule: Rule) -> ScheduleR
         NotFound: no such route.
     """
     check_name("name", name)
-    zone = None if rule.zone is None else load_zone(rule.zone)
     with db.write() as session:
-        if catalog.route(session, rule.route) is None:
-            raise NotFound(
-                "is not a route",
-                field="route",
-                value=rule.route,
-                remedy="see gatekeeper route list",
-            )
-        before = store.get(session, name, lock=True)
-        at = now(session)
-        kept = before is not None and (before.cron, before.zone) == (rule.cron, rule.zone)
-        if before is not None and not kept:
-            _close(session, before, at, "the schedule was changed before it was served")
-        record = ScheduleRecord(
-            id=new_id(session) if before is None else before.id,
-            name=name,
-            route=rule.route,
-            gates=None if rule.gates is None else list(rule.gates),
-            cron=rule.cron,
-            zone=rule.zone,
-            jitter_s=rule.jitter_s,
-            before_expiry_s=rule.before_expiry_s,
-            on_new_version=rule.on_new_version,
-            priority=rule.priority,
-            revision=1 if before is None else before.revision,
-            created_at=at if before is None else before.created_at,
-            created_by=actor.name if before is None else before.created_by,
-            updated_at=at,
-            paused_at=None if before is None else before.paused_at,
-            since_at=before.since_at if before is not None and kept else at,
-            next_at=None,
-            seen_artifact=_seen(session, before, rule),
+        return set_schedule(session, actor, name, rule)
+
+
+def set_schedule(session: Session, actor: Actor, name: str, rule: Rule) -> ScheduleRecord:
+    """Create or replace a schedule in the caller's transaction, as ``put_schedule`` says.
+
+    Raises:
+        InputError: a zone that there is not.
+        NotFound: no such route.
+        Forbidden: the name is taken by a schedule of a route that the actor's token is not for.
+    """
+    zone = None if rule.zone is None else load_zone(rule.zone)
+    if catalog.route(session, rule.route) is None:
+        raise NotFound(
+            "is not a route",
+            field="route",
+            value=rule.route,
+            remedy="see gatekeeper route list",
         )
-        if zone is not None and record.paused_at is None:
-            record = replace(record, next_at=_next_due(session, record))
-        stored = store.add(session, record) if before is None else store.replace(session, record)
-        access.audit(
-            session,
-            actor=actor.name,
-            action="schedule.set",
-            target=name,
-            detail={"from": plain(before) if before else None, "to": plain(stored)},
+    before = store.get(session, name, lock=True)
+    if before is not None and not sees(actor, before.route):
+        raise Forbidden(
+            "is a schedule of a route outside the token's scope",
+            field="name",
+            value=name,
+            remedy="choose another name",
         )
+    at = now(session)
+    kept = before is not None and (before.cron, before.zone) == (rule.cron, rule.zone)
+    if before is not None and not kept:
+        _close(session, before, at, "the schedule was changed before it was served")
+    record = ScheduleRecord(
+        id=new_id(session) if before is None else before.id,
+        name=name,
+        route=rule.route,
+        gates=None if rule.gates is None else list(rule.gates),
+        cron=rule.cron,
+        zone=rule.zone,
+        jitter_s=rule.jitter_s,
+        before_expiry_s=rule.before_expiry_s,
+        on_new_version=rule.on_new_version,
+        priority=rule.priority,
+        revision=1 if before is None else before.revision,
+        created_at=at if before is None else before.created_at,
+        created_by=actor.name if before is None else before.created_by,
+        updated_at=at,
+        paused_at=None if before is None else before.paused_at,
+        since_at=before.since_at if before is not None and kept else at,
+        next_at=None,
+        seen_artifact=_seen(session, before, rule),
+    )
+    if zone is not None and record.paused_at is None:
+        record = replace(record, next_at=_next_due(session, record))
+    stored = store.add(session, record) if before is None else store.replace(session, record)
+    access.audit(
+        session,
+        actor=actor,
+        action="schedule.set",
+        target=name,
+        detail={"from": plain(before) if before else None, "to": plain(stored)},
+    )
     return stored
 
 
@@ -186,7 +207,7 @@ def pause_schedule(db: Database, actor: Actor, name: str) -> ScheduleRecord:
         at = now(session)
         _close(session, record, at, "the schedule was paused before it was served")
         record = store.replace(session, replace(record, paused_at=at, updated_at=at, next_at=None))
-        access.audit(session, actor=actor.name, action="schedule.pause", target=name, detail={})
+        access.audit(session, actor=actor, action="schedule.pause", target=name, detail={})
     return record
 
 
@@ -203,7 +224,7 @@ def resume_schedule(db: Database, actor: Actor, name: str) -> ScheduleRecord:
         at = now(session)
         record = replace(record, paused_at=None, updated_at=at, since_at=at)
         record = store.replace(session, replace(record, next_at=_next_due(session, record)))
-        access.audit(session, actor=actor.name, action="schedule.resume", target=name, detail={})
+        access.audit(session, actor=actor, action="schedule.resume", target=name, detail={})
     return record
 
 
@@ -214,15 +235,24 @@ def delete_schedule(db: Database, actor: Actor, name: str) -> ScheduleRecord:
         NotFound: no such schedule.
     """
     with db.write() as session:
-        record = _require(store.get(session, name, lock=True), name)
-        fires = store.delete_schedule(session, record.id)
-        access.audit(
-            session,
-            actor=actor.name,
-            action="schedule.delete",
-            target=name,
-            detail={"schedule": asdict(record), "fires": fires},
-        )
+        return drop_schedule(session, actor, name)
+
+
+def drop_schedule(session: Session, actor: Actor, name: str) -> ScheduleRecord:
+    """Remove a schedule in the caller's transaction, as ``delete_schedule`` says.
+
+    Raises:
+        NotFound: no such schedule.
+    """
+    record = _require(store.get(session, name, lock=True), name)
+    fires = store.delete_schedule(session, record.id)
+    access.audit(
+        session,
+        actor=actor,
+        action="schedule.delete",
+        target=name,
+        detail={"schedule": asdict(record), "fires": fires},
+    )
     return record
 
 
@@ -234,6 +264,17 @@ def get_schedule(db: Database, name: str) -> ScheduleRecord:
     """
     with db.read() as session:
         return _require(store.get(session, name), name)
+
+
+def in_scope(db: Database, actor: Actor, name: str) -> None:
+    """Check that an actor's token is for the schedule's route.
+
+    Raises:
+        NotFound: no such schedule, or one of another route, which must look the same.
+    """
+    if actor.routes is not None:
+        record = get_schedule(db, name)
+        _require(record if sees(actor, record.route) else None, name)
 
 
 def _require(record: ScheduleRecord | None, name: str) -> ScheduleRecord:

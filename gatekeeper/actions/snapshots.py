@@ -62,14 +62,14 @@ class Snapshot:
         default_factory=OrderedDict, repr=False, compare=False
     )
 
-    def of(self, route: str, routes: frozenset[str] | None = None) -> Handed:
-        """Return a route's lease and its document; ``routes`` are those that may be seen.
+    def of(self, route: str) -> Handed:
+        """Return a route's lease and its document.
 
         Raises:
             NotFound: no such route.
         """
         found = self.handed.get(route)
-        if found is None or (routes is not None and route not in routes):
+        if found is None:
             raise NotFound(
                 "is not a route", field="route", value=route, remedy="see gatekeeper route list"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gatekeeper.actions.decide import derive
 from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.core.claims import essay_claims
 from gatekeeper.core.economics import Economics
@@ -12,7 +13,7 @@ from gatekeeper.core.yaml_documents import from_yaml
 from gatekeeper.errors import InputError
 from gatekeeper.store import access, catalog, decisions, economics, results
 from gatekeeper.store.economics import EconomicsRecord
-from gatekeeper.store.migrate import upgrade
+from gatekeeper.store.migrate import take_turn, upgrade
 from gatekeeper.store.records import PolicyRecord
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def prepare(db: Database, *, migrations: Path, policies: Path) -> None:
         Economics.from_dict(document) for document in read_documents(policies / ECONOMICS_FOLDER)
     ]
     with db.write() as session:
+        take_turn(session)  # replicas that start together would each seed the same
         if decisions.version(session) is None:
             decisions.new_epoch(session)
         if not catalog.policies(session):
@@ -57,7 +59,7 @@ def _seed(session: Session, policy: Policy) -> None:
     catalog.add_policy(session, record)
     access.audit(
         session,
-        actor=SYSTEM.name,
+        actor=SYSTEM,
         action="policy.seed",
         target=policy.name,
         detail={"digest": policy.digest},
@@ -69,7 +71,7 @@ def _seed_economics(session: Session, prices: Economics) -> None:
     economics.add(session, record)
     access.audit(
         session,
-        actor=SYSTEM.name,
+        actor=SYSTEM,
         action="economics.seed",
         target=prices.name,
         detail={"digest": prices.digest},
@@ -102,12 +104,20 @@ def read_documents(folder: Path) -> list[dict[str, Any]]:
 
 
 def begin_epoch(db: Database) -> Version:
-    """Start a new epoch after restoring a backup, so that clients drop what they knew."""
+    """Start a new epoch after restoring a backup, so that clients drop what they knew.
+
+    Every route gets a decision of this epoch, the same or not: one of the old epoch may be older than
+    what clients hold from the database that was lost, and they would refuse it.
+    """
     with db.write() as session:
+        names = catalog.route_names(session)
+        for name in names:
+            catalog.route(session, name, lock=True)  # before the counter, as everywhere
         version = decisions.new_epoch(session)
+        derive(session, names, anew=True)
         access.audit(
             session,
-            actor=SYSTEM.name,
+            actor=SYSTEM,
             action="epoch.begin",
             target="decisions",
             detail={"epoch": version.epoch},

@@ -113,7 +113,7 @@ def enqueue(
     run = runs.enqueue(session, fresh)
     access.audit(
         session,
-        actor=actor.name,
+        actor=actor,
         action="run.submit",
         target=run.id,
         detail={"route": route, "gate": gate, "artifact": run.artifact, "policy": run.policy},

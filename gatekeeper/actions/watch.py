@@ -268,7 +268,7 @@ class _Post:
             route=name,
             artifact=self.artifact,
             source=self.source,
-            actor=actor.name,
+            actor=actor,
         )
         watch = self._put(before, judgement, state)
         if raised:

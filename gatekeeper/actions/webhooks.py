@@ -144,7 +144,7 @@ def add_webhook(
         )
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="webhook.add",
             target=record.id,
             detail={"routes": chosen},
@@ -179,7 +179,7 @@ def remove_webhook(db: Database, actor: Actor, webhook_id: str) -> WebhookRecord
         dropped = store.remove(session, webhook_id)
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="webhook.remove",
             target=webhook_id,
             detail={"events": dropped},
@@ -220,7 +220,7 @@ def redeliver(
             )
         access.audit(
             session,
-            actor=actor.name,
+            actor=actor,
             action="webhook.redeliver",
             target=webhook_id,
             detail={"events": [record.event for record in queued][:MOST]},

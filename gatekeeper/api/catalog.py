@@ -6,7 +6,17 @@ from fastapi import APIRouter, Response
 
 from gatekeeper.actions import catalog, dry_run
 from gatekeeper.api.models import AliasBody, Document, RouteBody, TryBody
-from gatekeeper.api.services import Admin, After, Limit, Operator, Reader, Using, page
+from gatekeeper.api.services import (
+    Admin,
+    After,
+    Limit,
+    Operator,
+    Reader,
+    RouteOperator,
+    RouteReader,
+    Using,
+    page,
+)
 from gatekeeper.api.views import plain_view
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
@@ -84,13 +94,13 @@ def routes(
 
 
 @router.get("/routes/{route}")
-def get_route(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def get_route(route: str, services: Using, _actor: RouteReader) -> dict[str, Any]:
     """One route."""
     return plain_view(catalog.get_route(services.db, route))
 
 
 @router.put("/routes/{route}")
-def put_route(route: str, body: RouteBody, services: Using, actor: Operator) -> dict[str, Any]:
+def put_route(route: str, body: RouteBody, services: Using, actor: RouteOperator) -> dict[str, Any]:
     """Create or replace a route and decide it."""
     record = catalog.put_route(
         services.db,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from gatekeeper.actions import decide, overrides
+from gatekeeper.actions.identity import within
 from gatekeeper.actions.snapshots import with_request
 from gatekeeper.api import problems
 from gatekeeper.api.models import ContextBody, OverrideBody
@@ -21,7 +22,16 @@ from gatekeeper.api.polling import (
     visible,
 )
 from gatekeeper.api.runs import IdempotencyKey
-from gatekeeper.api.services import After, Limit, Operator, Reader, Using, page
+from gatekeeper.api.services import (
+    After,
+    Limit,
+    Reader,
+    RouteOperator,
+    RouteReader,
+    ScopedOperator,
+    Using,
+    page,
+)
 from gatekeeper.api.stream import EventStream, parse_event_id
 from gatekeeper.api.views import plain_view
 from gatekeeper.core import bypass
@@ -43,7 +53,8 @@ async def decision(route: str, services: Using, actor: Poller) -> Response:
     Where an enable is for some targeting keys only, its top says what holds without one, a bypass, and
     ``rollout.enable`` what holds for the keys that are in.
     """
-    handed = (await current(services)).of(route, visible(actor))
+    within(actor, route)
+    handed = (await current(services)).of(route)
     services.metrics.decisions.labels(route, handed.lease.action, handed.lease.reason).inc()
     return Response(handed.document, media_type=JSON, headers=UNSTORED)
 
@@ -51,7 +62,8 @@ async def decision(route: str, services: Using, actor: Poller) -> Response:
 @router.post("/routes/{route}/decision")
 async def decide_request(route: str, body: ContextBody, services: Using, actor: Poller) -> Response:
     """Return the lease, with ``request``: the answer for one request with this context."""
-    handed = (await current(services)).of(route, visible(actor))
+    within(actor, route)
+    handed = (await current(services)).of(route)
     answer = bypass.decide_request(handed.lease, _context(body))
     services.metrics.decisions.labels(route, answer.action, answer.reason).inc()
     return Response(with_request(handed, answer), media_type=JSON, headers=UNSTORED)
@@ -64,7 +76,7 @@ def _context(body: ContextBody) -> RequestContext:
 @router.get("/decisions")
 def history(
     services: Using,
-    _actor: Reader,
+    _actor: RouteReader,
     limit: Limit = 100,
     after: After = None,
     route: str | None = None,
@@ -106,7 +118,8 @@ async def snapshot(
     response_class=EventStream,
     responses={
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-        429: problems.RESPONSES[503] | {"description": "As many streams as there may be"},
+        429: problems.RESPONSES[429]
+        | {"description": "As many streams as there may be, or too many requests of the token"},
     },
 )
 async def stream(
@@ -131,9 +144,13 @@ async def stream(
 
 @router.post("/overrides", status_code=201)
 def override(
-    body: OverrideBody, services: Using, actor: Operator, idempotency_key: IdempotencyKey = None
+    body: OverrideBody,
+    services: Using,
+    actor: ScopedOperator,
+    idempotency_key: IdempotencyKey = None,
 ) -> dict[str, Any]:
     """Override a route for a while; enabling against the gates takes an admin."""
+    within(actor, body.route)
     record = overrides.set_override(
         services.db,
         actor,
@@ -157,7 +174,7 @@ def list_overrides(
 
 
 @router.delete("/overrides/{route}")
-def clear(route: str, services: Using, actor: Operator) -> dict[str, Any]:
+def clear(route: str, services: Using, actor: RouteOperator) -> dict[str, Any]:
     """End a route's overrides; the gates decide again."""
     records = overrides.clear_override(services.db, actor, route)
     return {"items": [plain_view(r) for r in records], "next": None}

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from gatekeeper.api.figures import figures
 from gatekeeper.api.problems import problem
 from gatekeeper.api.services import Using
+from gatekeeper.store.database import reach
 from gatekeeper.store.migrate import require_current
 
 router = APIRouter(tags=["health"])
@@ -20,8 +21,16 @@ def healthz() -> dict[str, Any]:
 
 @router.get("/readyz", response_model=None)
 def readyz(services: Using) -> dict[str, Any] | Response:
-    """Answer 200 once the schema is current and the first snapshot of decisions is taken."""
-    require_current(services.db, services.migrations)
+    """Answer 200 once the schema is current and the first snapshot of decisions is taken.
+
+    Later 503 says that the database does not answer, or that the reconciler has stopped.
+    """
+    if services.migrated.is_set():
+        reach(services.db)
+    else:
+        # Once is enough: a newer release that migrates beside us must not take us out of service.
+        require_current(services.db, services.migrations)
+        services.migrated.set()
     if not services.reconciler.running:
         return problem(
             503,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from gatekeeper.actions.identity import MAX_TTL_S
+from gatekeeper.actions.identity import MAX_OVERLAP_S, MAX_RATE_PER_S, MAX_ROUTES, MAX_TTL_S
 from gatekeeper.core.documents import check_json
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "GateRunBody",
     "HeartbeatBody",
     "OverrideBody",
+    "RotationBody",
     "RouteBody",
     "TokenBody",
     "TryBody",
@@ -170,8 +171,20 @@ class OverrideBody(Body):
 
 
 class TokenBody(Body):
-    """A token to create; no ``ttl_s`` means that it lasts until it is revoked."""
+    """A token to create.
+
+    No ``ttl_s`` means that it lasts until it is revoked, no ``routes`` that it is for all, no
+    ``rate_per_s`` that it has what the server allows every token.
+    """
 
     name: Name
     role: Literal["reader", "ingester", "worker", "operator", "admin"]
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None = None
+    routes: Annotated[list[Name], Field(min_length=1, max_length=MAX_ROUTES)] | None = None
+    rate_per_s: Annotated[float, Field(gt=0, le=MAX_RATE_PER_S)] | None = None
+
+
+class RotationBody(Body):
+    """How long the token that is replaced stays good."""
+
+    overlap_s: Annotated[float, Field(ge=0, le=MAX_OVERLAP_S)] = 0.0

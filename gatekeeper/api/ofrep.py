@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
+from gatekeeper.actions.identity import within
 from gatekeeper.actions.snapshots import Handed
 from gatekeeper.api import problems
 from gatekeeper.api.polling import (
@@ -87,9 +88,10 @@ _BODY = {
 )
 async def evaluate(key: str, request: Request, services: Using, actor: Poller) -> JSONResponse:
     """Evaluate one flag. Context keys that no rule reads are the application's own, and ignored."""
+    within(actor, key)
     try:
         _, facts = await _context(request)
-        handed = (await current(services)).of(key, visible(actor))
+        handed = (await current(services)).of(key)
     except _Refused as refused:
         return refused.response(key)
     except NotFound as error:

@@ -14,7 +14,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.exceptions import HTTPException
 
 from gatekeeper.core.span_documents import clean
-from gatekeeper.errors import Conflict, GatekeeperError, TraceError, Unauthorized, Unavailable
+from gatekeeper.errors import (
+    Conflict,
+    GatekeeperError,
+    RateLimited,
+    TraceError,
+    Unauthorized,
+    Unavailable,
+)
 
 __all__ = ["JSON", "PROTOBUF", "OtlpRoute", "accepted", "encoding_of", "failure"]
 
@@ -111,7 +118,8 @@ def _failed(error: GatekeeperError, media_type: str, *, retry_after_s: int) -> R
     if isinstance(error, Conflict):
         status = _UNAVAILABLE  # two requests at once: sent again, it will do
     if isinstance(error, (Conflict, Unavailable)):
-        headers["Retry-After"] = str(retry_after_s)
+        wait_s = error.retry_after_s if isinstance(error, RateLimited) else None
+        headers["Retry-After"] = str(wait_s or retry_after_s)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     if error.field == "Content-Encoding":

@@ -37,17 +37,26 @@ async def _poller(
     request: Request,
 ) -> Actor:
     secret = credentials_of(credentials, request, "reader")
+    services.rates.take(secret)
     with suppress(Unavailable):  # the endpoint says it in its protocol's form
         await current(services)  # the reading that says whether a token has changed
     actor = services.known_tokens.recall(secret)
     if actor is None:
-        actor = await run_in_threadpool(services.known_tokens.authenticate, secret)
+        try:
+            actor = await run_in_threadpool(services.known_tokens.authenticate, secret)
+        except Unauthorized:
+            services.rates.forget(secret)
+            raise
+    services.rates.known(secret, actor.rate_per_s)
     require(actor, "reader")
     return actor
 
 
 Poller = Annotated[Actor, Depends(_poller)]
-"""A reader whose token is known without a query, as long as no token has changed."""
+"""A reader whose token is known without a query, as long as no token has changed, and counts all the same.
+
+It may be for some routes alone: the handler keeps to those.
+"""
 
 
 async def current(services: Services) -> Snapshot:
@@ -80,14 +89,12 @@ async def still_good(services: Services, secret: str) -> bool:
 
 def visible(actor: Actor) -> frozenset[str] | None:
     """Routes that the actor's token is for; None is all of them."""
-    routes = getattr(actor, "routes", None)
-    return None if routes is None else frozenset(routes)
+    return None if actor.routes is None else frozenset(actor.routes)
 
 
 def scope_of(actor: Actor) -> str:
-    """Return what tells one token's scope from another's, for ETags."""
-    routes = visible(actor)
-    return "*" if routes is None else " ".join(sorted(routes))
+    """Return what tells one token's scope from another's, for ETags; no route's name has a space."""
+    return "*" if actor.routes is None else " ".join(sorted(actor.routes))
 
 
 def matches(if_none_match: str | None, etag: str) -> bool:

@@ -12,7 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gatekeeper.core.documents import check_json
-from gatekeeper.errors import GatekeeperError, TraceError, Unauthorized, Unavailable
+from gatekeeper.errors import (
+    GatekeeperError,
+    RateLimited,
+    TraceError,
+    Unauthorized,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -47,6 +53,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         (404, "No such object"),
         (409, "It contradicts what is stored"),
         (422, "The data are wrong"),
+        (429, "The token makes too many requests: try again after Retry-After"),
         (503, "Something needed is missing or busy"),
     )
 }
@@ -99,7 +106,8 @@ async def _on_gatekeeper_error(request: Request, error: Exception) -> JSONRespon
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else None
     if isinstance(error, Unavailable):
         services: Services = request.app.state.services
-        headers = {"Retry-After": str(services.ingest.limits.retry_after_s)}
+        wait_s = error.retry_after_s if isinstance(error, RateLimited) else None
+        headers = {"Retry-After": str(wait_s or services.ingest.limits.retry_after_s)}
     return problem(
         error.status,
         error.title,

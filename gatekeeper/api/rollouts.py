@@ -6,8 +6,9 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gatekeeper.actions import on_demand, outcomes
+from gatekeeper.actions.identity import within
 from gatekeeper.api.models import Body, Name
-from gatekeeper.api.services import Ingester, Reader, Using
+from gatekeeper.api.services import RouteReader, ScopedIngester, Using
 from gatekeeper.store.rollouts import OutcomeRecord
 
 MAX_OUTCOMES = 1000
@@ -36,14 +37,16 @@ class OutcomesBody(Body):
 
 
 @router.post("/outcomes")
-def post_outcomes(body: OutcomesBody, services: Using, _actor: Ingester) -> dict[str, Any]:
+def post_outcomes(body: OutcomesBody, services: Using, actor: ScopedIngester) -> dict[str, Any]:
     """Store outcomes, all or none; one that is stored already changes nothing."""
+    for item in body.outcomes:
+        within(actor, item.route)
     records = [OutcomeRecord(**item.model_dump()) for item in body.outcomes]
     new, known = outcomes.record_outcomes(services.db, records)
     return {"stored": new, "known": known}
 
 
 @router.get("/routes/{route}/delivered")
-def delivered(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def delivered(route: str, services: Using, _actor: RouteReader) -> dict[str, Any]:
     """Return what the route's rollout delivered against the tasks that decode ordinarily."""
     return dict(on_demand.delivered.delivered_view(services.db, route))

@@ -6,9 +6,10 @@ from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
 from gatekeeper.actions import alarms, watch
+from gatekeeper.actions.identity import within
 from gatekeeper.api.models import Body, Name
 from gatekeeper.api.runs import IdempotencyKey
-from gatekeeper.api.services import After, Ingester, Limit, Reader, Using, page
+from gatekeeper.api.services import After, Limit, RouteReader, ScopedIngester, Using, page
 from gatekeeper.api.views import plain_view
 from gatekeeper.core.watch import MAX_DRIFT
 from gatekeeper.core.watch_counts import ClusterSums, LiveCounts
@@ -94,9 +95,10 @@ class LookBody(Body):
 
 @router.post("/rounds")
 def post_rounds(
-    body: RoundsBody, services: Using, actor: Ingester, idempotency_key: IdempotencyKey = None
+    body: RoundsBody, services: Using, actor: ScopedIngester, idempotency_key: IdempotencyKey = None
 ) -> dict[str, Any]:
     """Count rounds of live traffic, and bypass the route where their acceptance is not as gated."""
+    within(actor, body.route)
     counts = _counts(body)
     seen = watch.record_rounds(
         services.db,
@@ -113,9 +115,10 @@ def post_rounds(
 
 @router.post("/watches")
 def post_look(
-    body: LookBody, services: Using, actor: Ingester, idempotency_key: IdempotencyKey = None
+    body: LookBody, services: Using, actor: ScopedIngester, idempotency_key: IdempotencyKey = None
 ) -> dict[str, Any]:
     """Judge a look at an engine, and bypass the route on an alarm; nothing here enables one."""
+    within(actor, body.route)
     look = watch.Look(
         rounds=body.rounds,
         drafted=body.drafted,
@@ -142,7 +145,7 @@ def post_look(
 @router.get("/watches")
 def list_watches(
     services: Using,
-    _actor: Reader,
+    _actor: RouteReader,
     limit: Limit = 100,
     after: After = None,
     route: str | None = None,
@@ -159,7 +162,7 @@ def list_watches(
 @router.get("/watches/alarms")
 def list_alarms(
     services: Using,
-    _actor: Reader,
+    _actor: RouteReader,
     limit: Limit = 100,
     after: After = None,
     route: str | None = None,

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gatekeeper.actions import evidence, on_demand, queue
 from gatekeeper.actions.decide import stamp
+from gatekeeper.actions.identity import within
 from gatekeeper.actions.submit import engine_key, submit
 from gatekeeper.api.models import (
     ClaimBody,
@@ -18,7 +19,16 @@ from gatekeeper.api.models import (
     HeartbeatBody,
     Name,
 )
-from gatekeeper.api.services import After, Limit, Operator, Reader, Using, Worker, page
+from gatekeeper.api.services import (
+    After,
+    Limit,
+    RouteReader,
+    ScopedOperator,
+    ScopedReader,
+    Using,
+    Worker,
+    page,
+)
 from gatekeeper.api.views import evidence_view, plain_view, result_view, run_view
 
 router = APIRouter(prefix="/v1", tags=["gate runs"])
@@ -34,7 +44,7 @@ IdempotencyKey = Annotated[Name | None, Header(alias="Idempotency-Key")]
 def submit_run(
     body: GateRunBody,
     services: Using,
-    actor: Operator,
+    actor: ScopedOperator,
     response: Response,
     *,
     planned: Annotated[
@@ -43,6 +53,7 @@ def submit_run(
     idempotency_key: IdempotencyKey = None,
 ) -> dict[str, Any]:
     """Queue a gate run; ``plan=true`` answers minutes, tokens and attainable power instead."""
+    within(actor, body.route)
     if planned:
         response.status_code = 200
         return on_demand.plan.plan_run(services.db, route=body.route, gate=body.gate)
@@ -63,7 +74,7 @@ def submit_run(
 @router.get("/gate-runs")
 def runs(
     services: Using,
-    _actor: Reader,
+    _actor: RouteReader,
     limit: Limit = 100,
     after: After = None,
     route: Name | None = None,
@@ -76,29 +87,33 @@ def runs(
 
 
 @router.get("/gate-runs/{run_id}")
-def run(run_id: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def run(run_id: str, services: Using, actor: ScopedReader) -> dict[str, Any]:
     """One run with its result and evidence tables."""
+    queue.in_scope(services.db, actor, run_id)
     record, result, tables = queue.run_details(services.db, run_id)
     view = run_view(record, None if result is None else result.outcome)
     return {**view, "result": result_view(result), "evidence": evidence_view(tables)}
 
 
 @router.post("/gate-runs/{run_id}/cancel")
-def cancel(run_id: str, services: Using, actor: Operator) -> dict[str, Any]:
+def cancel(run_id: str, services: Using, actor: ScopedOperator) -> dict[str, Any]:
     """Cancel a pending run, or ask a running one to stop."""
+    queue.in_scope(services.db, actor, run_id)
     return run_view(queue.cancel(services.db, actor, run_id), None)
 
 
 @router.get("/gate-runs/{run_id}/evidence")
-def tables(run_id: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def tables(run_id: str, services: Using, actor: ScopedReader) -> dict[str, Any]:
     """List a run's evidence tables."""
+    queue.in_scope(services.db, actor, run_id)
     _, _, records = queue.run_details(services.db, run_id)
     return {"items": evidence_view(records), "next": None}
 
 
 @router.get("/gate-runs/{run_id}/evidence/{table}", response_class=FileResponse)
-def table(run_id: str, table: str, services: Using, _actor: Reader) -> FileResponse:
+def table(run_id: str, table: str, services: Using, actor: ScopedReader) -> FileResponse:
     """One evidence table as Parquet."""
+    queue.in_scope(services.db, actor, run_id)
     record, path = evidence.table_file(services.db, services.evidence, run_id, table)
     return FileResponse(
         path,

@@ -7,8 +7,18 @@ from pydantic import Field, StringConstraints
 
 from gatekeeper.actions import schedules
 from gatekeeper.actions.decide import stamp
+from gatekeeper.actions.identity import within
 from gatekeeper.api.models import Body, Name
-from gatekeeper.api.services import After, Limit, Operator, Reader, Services, Using, page
+from gatekeeper.api.services import (
+    After,
+    Limit,
+    RouteReader,
+    ScopedOperator,
+    ScopedReader,
+    Services,
+    Using,
+    page,
+)
 from gatekeeper.api.views import plain_view
 from gatekeeper.core.schedules import Rule, local_time
 from gatekeeper.errors import InputError
@@ -38,7 +48,7 @@ class ScheduleBody(Body):
 @router.get("/schedules")
 def list_schedules(
     services: Using,
-    _actor: Reader,
+    _actor: RouteReader,
     limit: Limit = 100,
     after: After = None,
     route: Name | None = None,
@@ -49,14 +59,18 @@ def list_schedules(
 
 
 @router.get("/schedules/{name}")
-def schedule(name: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def schedule(name: str, services: Using, actor: ScopedReader) -> dict[str, Any]:
     """One schedule with its next slots."""
+    schedules.in_scope(services.db, actor, name)
     return _with_upcoming(services, schedules.get_schedule(services.db, name))
 
 
 @router.put("/schedules/{name}")
-def put_schedule(name: str, body: ScheduleBody, services: Using, actor: Operator) -> dict[str, Any]:
+def put_schedule(
+    name: str, body: ScheduleBody, services: Using, actor: ScopedOperator
+) -> dict[str, Any]:
     """Create or replace a schedule. A paused one stays paused."""
+    within(actor, body.route)
     fields = body.model_dump()
     gates = fields.pop("gates")
     rule = Rule(**fields, gates=None if gates is None else tuple(gates))
@@ -64,28 +78,32 @@ def put_schedule(name: str, body: ScheduleBody, services: Using, actor: Operator
 
 
 @router.delete("/schedules/{name}")
-def delete_schedule(name: str, services: Using, actor: Operator) -> dict[str, Any]:
+def delete_schedule(name: str, services: Using, actor: ScopedOperator) -> dict[str, Any]:
     """Remove a schedule and its history; runs that it queued stay."""
+    schedules.in_scope(services.db, actor, name)
     return _view(schedules.delete_schedule(services.db, actor, name))
 
 
 @router.post("/schedules/{name}/pause")
-def pause(name: str, services: Using, actor: Operator) -> dict[str, Any]:
+def pause(name: str, services: Using, actor: ScopedOperator) -> dict[str, Any]:
     """Let a schedule rest; what falls into the pause is no slot."""
+    schedules.in_scope(services.db, actor, name)
     return _view(schedules.pause_schedule(services.db, actor, name))
 
 
 @router.post("/schedules/{name}/resume")
-def resume(name: str, services: Using, actor: Operator) -> dict[str, Any]:
+def resume(name: str, services: Using, actor: ScopedOperator) -> dict[str, Any]:
     """Let a paused schedule go on with its next slot."""
+    schedules.in_scope(services.db, actor, name)
     return _with_upcoming(services, schedules.resume_schedule(services.db, actor, name))
 
 
 @router.get("/schedules/{name}/fires")
 def fires(
-    name: str, services: Using, _actor: Reader, limit: Limit = 100, after: After = None
+    name: str, services: Using, actor: ScopedReader, limit: Limit = 100, after: After = None
 ) -> dict[str, Any]:
     """List what became of a schedule's times, newest first."""
+    schedules.in_scope(services.db, actor, name)
     if after is not None and not after.isdecimal():
         raise InputError("is not a cursor", field="after", value=after, remedy="use `next`")
     start = None if after is None else min(int(after), 2**62)

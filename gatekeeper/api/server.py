@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-GRACE_S = 30
-"""Longest wait for answers under way; the slowest of them then break off."""
+DRAIN_S = 30
+"""Seconds that requests in flight have to end once the server is told to stop."""
 
 
 class Server(uvicorn.Server):
@@ -27,7 +27,7 @@ class Server(uvicorn.Server):
                 app,
                 log_config=None,
                 access_log=False,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=DRAIN_S,
             )
         )
 

@@ -1,5 +1,6 @@
 """What the endpoints work with, and who is asking."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from gatekeeper.actions.identity import Actor, authenticate, remedy, require
+from gatekeeper.actions.identity import (
+    Actor,
+    authenticate,
+    remedy,
+    require,
+    scope_of,
+    within,
+)
 from gatekeeper.actions.ingest import Intake
 from gatekeeper.actions.ingest_settings import IngestSettings
 from gatekeeper.actions.known_tokens import KnownTokens
@@ -17,8 +25,9 @@ from gatekeeper.actions.redaction import Redactor
 from gatekeeper.actions.snapshots import Snapshots
 from gatekeeper.actions.webhooks import WebhookSettings
 from gatekeeper.api.admission import Admission
+from gatekeeper.api.rates import RateLimits
 from gatekeeper.api.stream import Feed
-from gatekeeper.errors import Unauthorized
+from gatekeeper.errors import Forbidden, Unauthorized
 from gatekeeper.store.database import Database
 from gatekeeper.telemetry import Metrics
 
@@ -29,6 +38,11 @@ __all__ = [
     "Limit",
     "Operator",
     "Reader",
+    "RouteOperator",
+    "RouteReader",
+    "ScopedIngester",
+    "ScopedOperator",
+    "ScopedReader",
     "Services",
     "Using",
     "Worker",
@@ -43,7 +57,8 @@ class Services:
     """One server's database, evidence folder, migrations, background thread and metrics.
 
     ``ingest`` says what it takes on at a time, and what it leaves out of spans, ``webhooks`` what
-    notices are signed with and where they may go.
+    notices are signed with and where they may go; ``migrated`` is set once the schema was found to
+    be this installation's.
     """
 
     db: Database
@@ -53,6 +68,8 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    rates: RateLimits = field(default_factory=RateLimits)
+    migrated: threading.Event = field(default_factory=threading.Event)
     intake: Intake = field(init=False)
     admission: Admission = field(init=False)
     snapshots: Snapshots = field(init=False)
@@ -97,15 +114,59 @@ def credentials_of(
     return credentials.credentials
 
 
-def _role(permission: str) -> Callable[..., Actor]:
+def _anywhere(actor: Actor, _request: Request) -> None:
+    """Refuse a token with a scope: what is asked for concerns every route.
+
+    Raises:
+        Forbidden: it has one.
+    """
+    if actor.routes is not None:
+        raise Forbidden(
+            f"is for {scope_of(actor)} alone",
+            field="token",
+            remedy="use a token without a scope: this concerns every route",
+        )
+
+
+def _named(actor: Actor, request: Request) -> None:
+    """Check a token's scope against the route that the path or the query names.
+
+    Raises:
+        Forbidden: it is for others, or the request names none.
+    """
+    route = request.path_params.get("route") or request.query_params.get("route")
+    if route is not None:
+        within(actor, route)
+    elif actor.routes is not None:
+        raise Forbidden(
+            f"is for {scope_of(actor)} alone",
+            field="token",
+            remedy="name one of them: ?route=NAME",
+        )
+
+
+def _left_to_the_handler(_actor: Actor, _request: Request) -> None:
+    """Check nothing: the handler keeps to the actor's routes, which no parameter names."""
+
+
+def _role(
+    permission: str, scope: Callable[[Actor, Request], None] = _anywhere
+) -> Callable[..., Actor]:
     def check(
         services: Using,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
         request: Request,
     ) -> Actor:
         secret = credentials_of(credentials, request, permission)
-        actor = authenticate(services.db, secret, permission=permission)
+        services.rates.take(secret)
+        try:
+            actor = authenticate(services.db, secret, permission=permission)
+        except Unauthorized:
+            services.rates.forget(secret)
+            raise
+        services.rates.known(secret, actor.rate_per_s)
         require(actor, permission)
+        scope(actor, request)
         return actor
 
     return check
@@ -116,6 +177,14 @@ Ingester = Annotated[Actor, Depends(_role("ingester"))]
 Worker = Annotated[Actor, Depends(_role("worker"))]
 Operator = Annotated[Actor, Depends(_role("operator"))]
 Admin = Annotated[Actor, Depends(_role("admin"))]
+
+# A token may be for some routes alone. An endpoint above refuses such a token, whatever it asks for;
+# Route… take it where the path or the query names one of its routes, in Scoped… the handler does.
+RouteReader = Annotated[Actor, Depends(_role("reader", _named))]
+RouteOperator = Annotated[Actor, Depends(_role("operator", _named))]
+ScopedReader = Annotated[Actor, Depends(_role("reader", _left_to_the_handler))]
+ScopedIngester = Annotated[Actor, Depends(_role("ingester", _left_to_the_handler))]
+ScopedOperator = Annotated[Actor, Depends(_role("operator", _left_to_the_handler))]
 
 Limit = Annotated[int, Query(ge=1, le=500, description="Items on a page")]
 After = Annotated[str | None, Query(max_length=300, description="`next` of the page before")]

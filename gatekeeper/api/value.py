@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from gatekeeper.actions import economics, on_demand
 from gatekeeper.api.models import Document
-from gatekeeper.api.services import Admin, Reader, Using
+from gatekeeper.api.services import Admin, Reader, RouteReader, Using
 from gatekeeper.api.views import plain_view
 
 router = APIRouter(prefix="/v1", tags=["value"])
@@ -32,6 +32,6 @@ def apply_economics(name: str, body: Document, services: Using, actor: Admin) ->
 
 
 @router.get("/routes/{route}/value")
-def value(route: str, services: Using, _actor: Reader) -> dict[str, Any]:
+def value(route: str, services: Using, _actor: RouteReader) -> dict[str, Any]:
     """Return the route's pricing, made anew first where tasks, gates or prices have changed."""
     return dict(on_demand.price.current_value(services.db, services.evidence, route).document)

@@ -1,28 +1,27 @@
-"""``gatekeeper db``: the schema, the epoch after a restore, and how long spans are kept."""
+"""``gatekeeper db``: the schema, the epoch after a restore, and how long things are kept."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from gatekeeper.cli.local import local_database
 from gatekeeper.cli.show import as_json_option, counted, home_option, print_document
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 __all__ = ["db"]
 
 
 @click.group()
 def db() -> None:
-    """Upgrade the database, tell it that it was restored, or remove old spans."""
+    """Upgrade, back up and restore the database, and remove what is old."""
 
 
-def _age(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+def _age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     """Seconds of a text such as 30d, 12h or 90m."""
+    if value is None:
+        return None
     match = re.fullmatch(r"([0-9]{1,6})([dhms])", value)
     if match is None:
         raise click.BadParameter("is no age; write it like 30d, 12h, 90m or 45s")
@@ -46,6 +45,25 @@ def upgrade(home: Path | None, *, as_json: bool) -> None:
 
 
 @db.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@home_option
+@as_json_option
+def backup(file: Path, home: Path | None, *, as_json: bool) -> None:
+    """Write the SQLite database as it is now to the new FILE, while the server runs.
+
+    Copy the evidence folder after it. PostgreSQL has pg_dump.
+    """
+    from gatekeeper.store.backup import back_up
+
+    with local_database(home) as (settings, database):
+        size = back_up(database, file)
+    if as_json:
+        print_document({"file": str(file), "bytes": size, "evidence": str(settings.evidence)})
+    else:
+        click.echo(f"wrote {file} ({size} bytes); now copy {settings.evidence}")
+
+
+@db.command()
 @home_option
 @as_json_option
 def restored(home: Path | None, *, as_json: bool) -> None:
@@ -63,27 +81,71 @@ def restored(home: Path | None, *, as_json: bool) -> None:
 @db.command()
 @click.option(
     "--spans-older-than",
-    "age_s",
-    required=True,
+    "spans_s",
     metavar="AGE",
     callback=_age,
-    help="Such as 30d or 12h.",
+    help="Spans of complete tasks that have received none for so long: 30d or 12h.",
+)
+@click.option(
+    "--fires-older-than",
+    "fires_s",
+    metavar="AGE",
+    callback=_age,
+    help="What became of a schedule's times so long ago.",
+)
+@click.option(
+    "--tokens-ended-for",
+    "tokens_s",
+    metavar="AGE",
+    callback=_age,
+    help="Tokens that expired or were revoked so long ago.",
 )
 @home_option
 @as_json_option
-def prune(age_s: float, home: Path | None, *, as_json: bool) -> None:
-    """Remove the spans of tasks that are complete and have received none for so long.
+def prune(
+    *,
+    spans_s: float | None,
+    fires_s: float | None,
+    tokens_s: float | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove what is old: spans, the history of schedules, tokens that have ended.
 
-    The tasks and their figures stay, and so do prices and reports; a critical path can no longer
-    be shown, and other routing rules no longer change them. Run it daily, beside the server.
+    Tasks and their figures stay, and so do prices and reports; a critical path can no longer be
+    shown, and other routing rules no longer change them. Runs of schedules stay, and the audit trail
+    keeps who held a token. Files of uploads that a kill cut off go too. Run it daily, beside the
+    server.
     """
-    from gatekeeper.actions.identity import SYSTEM
-    from gatekeeper.actions.retention import remove_old_spans
+    import time
 
-    with local_database(home) as (_, database):
-        removed = remove_old_spans(database, SYSTEM, age_s=age_s)
+    from gatekeeper.actions import retention
+    from gatekeeper.actions.identity import SYSTEM, remove_ended_tokens
+
+    if spans_s is None and fires_s is None and tokens_s is None:
+        raise click.UsageError("say what goes: --spans-older-than 30d, --fires-older-than 90d, …")
+    gone: dict[str, int] = {}
+    before: dict[str, float] = {}
+    with local_database(home) as (settings, database):
+        if spans_s is not None:
+            spans = retention.remove_old_spans(database, SYSTEM, age_s=spans_s)
+            gone |= {"tasks": spans.tasks, "spans": spans.spans}
+            before = {"before": spans.before}
+        if fires_s is not None:
+            gone["fires"] = retention.remove_old_fires(database, SYSTEM, age_s=fires_s)
+        if tokens_s is not None:
+            gone["tokens"] = len(remove_ended_tokens(database, SYSTEM, age_s=tokens_s))
+        gone["uploads"] = retention.remove_abandoned_uploads(settings.evidence, at=time.time())
     if as_json:
-        print_document({"tasks": removed.tasks, "spans": removed.spans, "before": removed.before})
-    else:
-        spans, tasks = counted(removed.spans, "span"), counted(removed.tasks, "task")
-        click.echo(f"removed {spans} of {tasks}, whose figures stay")
+        print_document(gone | before)
+        return
+    if spans_s is not None:
+        of = f"{counted(gone['spans'], 'span')} of {counted(gone['tasks'], 'task')}"
+        click.echo(f"removed {of}, whose figures stay")
+    for name, noun in (
+        ("fires", "past fire"),
+        ("tokens", "ended token"),
+        ("uploads", "cut-off upload"),
+    ):
+        if gone.get(name):
+            click.echo(f"removed {counted(gone[name], noun)}")

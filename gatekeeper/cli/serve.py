@@ -55,6 +55,7 @@ def serve(
     from gatekeeper.actions.webhook_delivery import Courier
     from gatekeeper.actions.webhooks import WebhookSettings, load_key
     from gatekeeper.api.app import create_app
+    from gatekeeper.api.rates import RateLimits
     from gatekeeper.api.server import Server
     from gatekeeper.api.services import Services
     from gatekeeper.config import Settings, data_dir
@@ -87,6 +88,7 @@ def serve(
             migrations,
             Reconciler(db, launcher, evidence=settings.evidence, courier=courier),
             ingest=intake,
+            rates=RateLimits(settings.rate_per_s),
             webhooks=webhooks,
         )
         courier.count = services.metrics.count_notice

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gatekeeper.cli.local import local_database
+from gatekeeper.cli.schedule import Duration
 from gatekeeper.cli.show import as_json_option, home_option, print_document, print_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["token"]
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke access tokens."""
+    """Create, list, rotate and revoke access tokens."""
 
 
 @token.command()
@@ -31,17 +32,70 @@ def token() -> None:
 @click.option(
     "--ttl", "ttl_s", type=float, metavar="SECONDS", help="Lifetime; none: until revoked."
 )
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="NAME",
+    help="A route that it is for, again for more; none: all. For reader, ingester, operator.",
+)
+@click.option(
+    "--rate",
+    "rate_per_s",
+    type=float,
+    metavar="PER_SECOND",
+    help="Requests that it may make a second of each server; none: what GATEKEEPER_RATE says.",
+)
 @home_option
 @as_json_option
 def create(
-    role: str, name: str | None, ttl_s: float | None, home: Path | None, *, as_json: bool
+    *,
+    role: str,
+    name: str | None,
+    ttl_s: float | None,
+    routes: tuple[str, ...],
+    rate_per_s: float | None,
+    home: Path | None,
+    as_json: bool,
 ) -> None:
     """Create a token and print it, this once."""
     from gatekeeper.actions.identity import SYSTEM, create_token
     from gatekeeper.api.views import token_view
 
     with local_database(home, create=True) as (_, db):
-        record, secret = create_token(db, SYSTEM, name=name or role, role=role, ttl_s=ttl_s)
+        record, secret = create_token(
+            db,
+            SYSTEM,
+            name=name or role,
+            role=role,
+            ttl_s=ttl_s,
+            routes=routes or None,
+            rate_per_s=rate_per_s,
+        )
+    if as_json:
+        print_document({**token_view(record), "token": secret})
+    else:
+        click.echo(secret)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@click.option(
+    "--overlap",
+    "overlap_s",
+    type=Duration(min=0),
+    default=0.0,
+    help="Leave the old one good for so long (24h), to take the new one into use; otherwise it ends.",
+)
+@home_option
+@as_json_option
+def rotate(token_id: str, overlap_s: float, home: Path | None, *, as_json: bool) -> None:
+    """Replace the token ID by a new one of the same role and scope, and print it, this once."""
+    from gatekeeper.actions.identity import SYSTEM, rotate_token
+    from gatekeeper.api.views import token_view
+
+    with local_database(home) as (_, db):
+        record, secret = rotate_token(db, SYSTEM, token_id, overlap_s=overlap_s)
     if as_json:
         print_document({**token_view(record), "token": secret})
     else:
@@ -69,6 +123,8 @@ def list_(home: Path | None, *, as_json: bool) -> None:
         "id": "id",
         "name": "name",
         "role": "role",
+        "routes": "routes",
+        "rate_per_s": "rate",
         "expires_at": "expires",
         "revoked_at": "revoked",
     }

@@ -32,6 +32,19 @@ _TIMEOUT_S = 300.0  # finishing recomputes every claim on the server
 @click.option("--poll", "poll_s", type=Seconds(min=0.05), default=2.0, show_default=True)
 @click.option("--idle-exit", "idle_exit_s", type=Seconds(min=0), metavar="SECONDS")
 @click.option("--lease", "lease_s", type=Seconds(min=1), default=60.0, show_default=True)
+@click.option(
+    "--model-source",
+    "model_sources",
+    multiple=True,
+    metavar="PREFIX",
+    help="Open models from here alone: file:/srv/models, hf:our-org, shipped:. Again for more; "
+    "GATEKEEPER_MODEL_SOURCES otherwise, with commas; any where neither says so.",
+)
+@click.option(
+    "--allow-pickled-weights",
+    is_flag=True,
+    help="Also open files that may run code when they are read (.bin, .pt, .pkl, ...).",
+)
 @click.option("--until-stdin-closes", is_flag=True, help="Leave when whoever started us is gone.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def worker(
@@ -44,6 +57,8 @@ def worker(
     poll_s: float,
     idle_exit_s: float | None,
     lease_s: float,
+    model_sources: tuple[str, ...],
+    allow_pickled_weights: bool,
     until_stdin_closes: bool,
     as_json: bool,
 ) -> None:
@@ -61,6 +76,7 @@ def worker(
     from gatekeeper.worker.devices import devices
     from gatekeeper.worker.lease import end_now
     from gatekeeper.worker.loop import Worker, WorkerOptions
+    from gatekeeper.worker.model_rules import ModelRules
 
     settings = Settings.load(home=home).with_server(url=url)
     if settings.token is None:
@@ -90,6 +106,10 @@ def worker(
                 poll_s=poll_s,
                 idle_exit_s=idle_exit_s,
                 lease_s=lease_s,
+                models=ModelRules(
+                    sources=model_sources or settings.model_sources,
+                    pickles=allow_pickled_weights,
+                ),
             ),
             clock=time.monotonic,
             sleep=time.sleep,

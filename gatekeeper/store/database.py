@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
     from sqlalchemy.sql.compiler import SQLCompiler
 
-__all__ = ["TELLS", "Database", "Session", "clock", "now", "open_database", "parse_url"]
+__all__ = ["TELLS", "Database", "Session", "clock", "now", "open_database", "parse_url", "reach"]
 
 TELLS = "gatekeeper_tells"
 """Key in a session's ``info``: set by what pollers must see at once when it is committed here."""
@@ -178,6 +178,16 @@ class Database:
         self.engine.dispose()
 
 
+def reach(db: Database) -> None:
+    """Ask the database for the time, and nothing else.
+
+    Raises:
+        Unavailable: it does not answer.
+    """
+    with db.read() as session:
+        now(session)
+
+
 def _first_line(error: Exception) -> str:
     original = error.orig if isinstance(error, DBAPIError) else error
     return str(original).partition("\n")[0]
@@ -197,6 +207,7 @@ def open_database(url: str) -> Database:
             pool_size=8,
             max_overflow=56,
             json_serializer=_strict_json,
+            hide_parameters=True,
         )
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
@@ -207,6 +218,7 @@ def open_database(url: str) -> Database:
             max_overflow=56,
             pool_pre_ping=True,
             json_serializer=_strict_json,
+            hide_parameters=True,  # errors end in logs, and parameters are what people wrote
         )
     return Database(engine)
 

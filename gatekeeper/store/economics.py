@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from gatekeeper.store import schema_value
 from gatekeeper.store.database import Session, clock
@@ -14,7 +14,7 @@ from gatekeeper.store.rows import upsert
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["EconomicsRecord", "add", "all_current", "current", "version"]
+__all__ = ["EconomicsRecord", "add", "all_current", "current", "drop", "version"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ def add(session: Session, record: EconomicsRecord) -> EconomicsRecord | None:
         )
     upsert(session, schema_value.economics_name, {"name": record.name}, {"digest": record.digest})
     return before
+
+
+def drop(session: Session, name: str) -> None:
+    """Let no version of a name be current any more; the versions stay."""
+    table = schema_value.economics_name
+    session.execute(delete(table).where(table.c.name == name))
 
 
 def version(session: Session, digest: str) -> EconomicsRecord | None:

@@ -16,9 +16,9 @@ from gatekeeper.errors import Unavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gatekeeper.store.database import Database
+    from gatekeeper.store.database import Database, Session
 
-__all__ = ["config", "current", "head", "require_current", "standing", "upgrade"]
+__all__ = ["config", "current", "head", "require_current", "standing", "take_turn", "upgrade"]
 
 # Any constant: replicas that start together take turns.
 _LOCK = 0x67617465
@@ -61,8 +61,7 @@ def upgrade(db: Database, location: Path, *, target: str = "head") -> str | None
     """
     settings = config(location)
     with db.write() as session:
-        if not db.sqlite:
-            session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        take_turn(session)
         settings.attributes["connection"] = session
         try:
             command.upgrade(settings, target)
@@ -74,6 +73,12 @@ def upgrade(db: Database, location: Path, *, target: str = "head") -> str | None
                 remedy="install the gatekeeper release that wrote it, or a newer one",
             ) from error
     return current(db)
+
+
+def take_turn(session: Session) -> None:
+    """Let one transaction after the other bring a database up; SQLite has one writer anyway."""
+    if session.dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
 
 
 def require_current(db: Database, location: Path) -> None:

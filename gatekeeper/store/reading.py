@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "TokenMark", "read_decisions"]
 
-TokenMark = tuple[int, int, int]
-"""Differs once a token is created, revoked, or given another end."""
+TokenMark = tuple[int, int, int, float]
+"""Differs once a token is created, removed, revoked, or given another end.
+
+Counts alone would come round again: one removed and one created, one of those revoked meanwhile.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,12 @@ def read_decisions(session: Session, known: Version | None) -> Reading:
     return Reading(
         at=float(first["at"]),
         version=version,
-        tokens=(int(first["tokens"]), int(first["revoked"]), int(first["ends"] or 0)),
+        tokens=(
+            int(first["tokens"]),
+            int(first["revoked"]),
+            int(first["ends"] or 0),
+            float(first["newest"] or 0.0),
+        ),
         decisions=tuple(
             DecisionRecord(**{name: row[name] for name in names})
             for row in found
@@ -76,6 +84,7 @@ def _rows(session: Session, known: Version | None) -> list[RowMapping]:
         func.count(token.c.revoked_at).label("revoked"),
         # whole seconds: a sum of floats depends on the order of the rows
         func.sum(cast(token.c.expires_at, BigInteger)).label("ends"),
+        func.max(token.c.created_at).label("newest"),
     ).subquery()
     wanted: ColumnElement[bool]
     if known is None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "Actor",
     "ArtifactRecord",
     "AuditRecord",
     "DecisionRecord",
@@ -21,6 +22,21 @@ __all__ = [
     "TokenRecord",
     "Version",
 ]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Whoever makes a request, as the audit trail names them.
+
+    ``token`` is the id of its token (None: gatekeeper itself), ``routes`` those that it is for (None:
+    all), ``rate_per_s`` its requests a second (None: what the server allows every token).
+    """
+
+    name: str
+    role: str
+    token: str | None = None
+    routes: tuple[str, ...] | None = None
+    rate_per_s: float | None = None
 
 
 @dataclass(frozen=True, order=True)
@@ -184,7 +200,11 @@ class OverrideRecord:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """A bearer token; only its SHA-256 is known."""
+    """A bearer token; only its SHA-256 is known.
+
+    ``routes`` are those that it is for (None: all), ``rate_per_s`` the requests that it may make a
+    second (None: what the server allows every token), ``replaces`` the token that it took the place of.
+    """
 
     id: str
     name: str
@@ -193,11 +213,14 @@ class TokenRecord:
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    routes: list[str] | None = None
+    rate_per_s: float | None = None
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)
 class AuditRecord:
-    """Who changed what, when."""
+    """Who changed what, when; ``actor_record`` is who the actor was then (None in an older trail)."""
 
     id: int
     at: float
@@ -205,3 +228,4 @@ class AuditRecord:
     action: str
     object: str
     detail: Mapping[str, Any]
+    actor_record: Mapping[str, Any] | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gatekeeper.core.schedules import CRON
+from gatekeeper.core.schedules import BEFORE_EXPIRY, CRON
 from gatekeeper.store import schema
 from gatekeeper.store.database import Session, clock
 from gatekeeper.store.rows import page
@@ -28,6 +28,7 @@ __all__ = [
     "add_missed",
     "candidates",
     "delete_schedule",
+    "every",
     "fires",
     "get",
     "governing",
@@ -36,6 +37,7 @@ __all__ = [
     "last_slot",
     "listing",
     "look_again",
+    "remove_fires",
     "replace",
     "see_version",
     "settle_fire",
@@ -128,6 +130,12 @@ def listing(
     where = [] if route is None else [table.c.route == route]
     rows = page(session, table, table.c.name, after=after, limit=limit, where=where)
     return [ScheduleRecord(**row) for row in rows]
+
+
+def every(session: Session) -> list[ScheduleRecord]:
+    """Every schedule, by name in the same order on every database."""
+    rows = session.execute(select(table)).mappings()
+    return sorted((ScheduleRecord(**row) for row in rows), key=lambda one: one.name)
 
 
 def delete_schedule(session: Session, schedule_id: str) -> int:
@@ -260,6 +268,33 @@ def fires(session: Session, schedule_id: str, *, after: int | None, limit: int) 
         newest_first=True,
     )
     return [FireRecord(**row) for row in rows]
+
+
+def remove_fires(
+    session: Session, *, before: float, kept: Sequence[tuple[str, float]], limit: int
+) -> int:
+    """Remove up to ``limit`` fires recorded before a time; return how many.
+
+    The newest of each schedule and trigger stays: the next is counted from it. So do ``kept``,
+    (schedule, time) of evidence that still counts: without its fire it would be renewed again.
+    """
+    later = fire_table.alias("later")
+    newest = (
+        select(func.max(later.c.fire_at))
+        .where(
+            later.c.schedule == fire_table.c.schedule,
+            later.c.trigger == fire_table.c.trigger,
+        )
+        .scalar_subquery()
+    )
+    old = [fire_table.c.recorded_at < before, fire_table.c.fire_at < newest]
+    if kept:
+        one = tuple_(fire_table.c.schedule, fire_table.c.fire_at)
+        old.append((fire_table.c.trigger != BEFORE_EXPIRY) | one.not_in(kept))
+    query = select(fire_table.c.id).where(*old).order_by(fire_table.c.id).limit(limit)
+    chosen = list(session.execute(query).scalars())
+    gone = session.execute(delete(fire_table).where(fire_table.c.id.in_(chosen)))
+    return int(gone.rowcount)
 
 
 def versions(session: Session, routes: Sequence[str]) -> dict[str, Version]:

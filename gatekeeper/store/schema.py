@@ -247,6 +247,12 @@ token = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("revoked_at", Double),
+    # Null: every route.
+    Column("routes", _Json),
+    # Requests a second; null: as many as the server allows every token.
+    Column("rate_per_s", Double),
+    # Token whose place it took; no foreign key, since that one may be removed.
+    Column("replaces", String(40), unique=True),
 )
 
 audit = Table(
@@ -258,6 +264,8 @@ audit = Table(
     Column("action", _NAME, nullable=False),
     Column("object", String(300), nullable=False),
     Column("detail", _Json, nullable=False),
+    # Who the actor was at that time: a copy, which outlives its token. Null before 0008.
+    Column("actor_record", _Json),
     Index(None, "object"),
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gatekeeper.core.running_pair import declared_weights, scorer_document
 from gatekeeper.errors import Incompatible, InputError, MissingExtra
 from gatekeeper.protocols import ServerPair
+from gatekeeper.worker.model_rules import ModelRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from gatekeeper.worker.run import ClaimedRun
 
 __all__ = ["EngineCache", "offered"]
+
+
+ANY_SOURCE = ModelRules()
 
 
 def offered(
@@ -37,8 +41,14 @@ class EngineCache:
     One at a time: two sets of weights may not fit the device.
     """
 
-    def __init__(self, providers: Mapping[str, EngineProvider], cache: Path) -> None:
+    def __init__(
+        self,
+        providers: Mapping[str, EngineProvider],
+        cache: Path,
+        rules: ModelRules = ANY_SOURCE,
+    ) -> None:
         self._providers = providers
+        self._rules = rules
         self._cache = cache
         self._key: tuple[str, int, str] | None = None
         self._engine: Engine | ServerPair | None = None
@@ -49,6 +59,7 @@ class EngineCache:
 
         Raises:
             InputError: no such engine here, or the artifact does not load.
+            Forbidden: this worker does not open such model files.
         """
         key = (run.artifact_digest, run.max_batch, run.device)
         held = self._engine
@@ -63,6 +74,7 @@ class EngineCache:
                 value=run.engine_name,
                 remedy=f"this worker offers {', '.join(self._providers) or 'none'}",
             )
+        self._rules.check(run.artifact)
         self._engine = self._providers[run.engine_name].open(
             run.artifact, cache=self._cache, max_batch=run.max_batch, device=run.device
         )
@@ -76,6 +88,7 @@ class EngineCache:
             MissingExtra: the engine that reads them is not installed here, or cannot score.
             EvidenceError: a file is not the declared one.
             InputError: the artifact declares none, or they do not load.
+            Forbidden: this worker does not open such model files.
         """
         weights = declared_weights(run.artifact)
         if weights is None:
@@ -92,6 +105,7 @@ class EngineCache:
                 remedy="pip install gatekeeper[torch]",
             )
         document = scorer_document(weights, version=provider.version())
+        self._rules.check(document)
         engine = provider.open(document, cache=self._cache, max_batch=1, device="cpu")
         if isinstance(engine, ServerPair):
             raise Incompatible(

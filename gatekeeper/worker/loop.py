@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.verdicts import GateResult, Outcome
 from gatekeeper.errors import FencedOut, GatekeeperError, MissingExtra, Unavailable
-from gatekeeper.worker.engines import EngineCache, offered
+from gatekeeper.worker.engines import ANY_SOURCE, EngineCache, offered
 from gatekeeper.worker.lease import EXIT_LOST, Lease
 from gatekeeper.worker.measured import Cancelled, Measured
 from gatekeeper.worker.progress import Tracker
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gatekeeper.protocols import Engine, EngineInfo, EngineProvider, PairInfo, ServerPair
     from gatekeeper.worker.api import WorkerApi
     from gatekeeper.worker.equivalence_run import Fetch
+    from gatekeeper.worker.model_rules import ModelRules
     from gatekeeper.worker.progress import Progress
     from gatekeeper.worker.run import ClaimedRun
 
@@ -36,7 +37,10 @@ _TRIES = 6
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """``run_id`` asks for one run; ``once`` ends after one; ``idle_exit_s`` after so long idle."""
+    """``run_id`` asks for one run; ``once`` ends after one; ``idle_exit_s`` after so long idle.
+
+    ``models`` says which model files may be opened.
+    """
 
     cache: Path
     devices: Sequence[Mapping[str, Any]]
@@ -45,6 +49,7 @@ class WorkerOptions:
     poll_s: float = 2.0
     idle_exit_s: float | None = None
     lease_s: float = 60.0
+    models: ModelRules = ANY_SOURCE
 
 
 class Worker:
@@ -71,7 +76,7 @@ class Worker:
         self._sleep = sleep
         self._say = say
         self._lost = lost
-        self._engines = EngineCache(providers, options.cache)
+        self._engines = EngineCache(providers, options.cache, options.models)
 
     def run(self) -> int:
         """Work until there is a reason to stop; return the exit status.

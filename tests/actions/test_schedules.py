@@ -8,7 +8,7 @@ import pytest
 from scheduled_route import FIRST, SECOND, fill
 from sqlalchemy import text
 
-from gatekeeper.actions import catalog, schedules, schedules_due
+from gatekeeper.actions import catalog, retention, schedules, schedules_due
 from gatekeeper.actions.identity import SYSTEM, audit_trail
 from gatekeeper.actions.queue import list_runs
 from gatekeeper.actions.submit import submit
@@ -248,3 +248,44 @@ def test_a_schedule_deleted_since_the_look_fires_nothing(world: World) -> None:
             schedules_due.fire(world.db, task)
     assert world.pending() == []
     assert schedules_due.fire_due(world.db) == []
+
+
+def age(world: World) -> None:
+    """Make it as if all had been recorded a hundred days earlier."""
+    world.execute("UPDATE schedule_fires SET recorded_at = recorded_at - 8640000")
+
+
+def test_old_fires_go_and_no_slot_is_served_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "FIRES", 2)
+    world.put(gates=("serving",))
+    slots = world.slots(6)
+    world.tick(slots[4] + 7200)
+    assert retention.remove_old_fires(world.db, SYSTEM, age_s=90 * DAY) == 0
+    age(world)
+    assert retention.remove_old_fires(world.db, SYSTEM, age_s=90 * DAY) == 4
+    assert retention.remove_old_fires(world.db, SYSTEM, age_s=90 * DAY) == 0
+    assert [fire.fire_at for fire in world.fires()] == [slots[4]]
+    assert len(world.pending()) == 1  # its runs stay
+    assert world.tick(slots[4] + 7300) == []
+    world.cancel_all()
+    assert [f.fire_at for f in world.tick(slots[5] + 1) if f] == [slots[5]]
+    trail = audit_trail(world.db, after=None, limit=99, action="fires.remove")
+    assert [entry.detail["fires"] for entry in trail] == [4]
+
+
+def test_evidence_whose_fire_is_old_is_not_renewed_again(world: World) -> None:
+    world.prove("serving", ttl_s=DAY)
+    world.prove("equivalence", ttl_s=1.5 * DAY)
+    world.watch(before_expiry_s=2 * DAY)
+    assert len(world.tick()) == 2
+    world.cancel_all()
+    age(world)
+    # the newest stays as such, the other since its evidence still counts
+    assert retention.remove_old_fires(world.db, SYSTEM, age_s=90 * DAY) == 0
+    assert world.tick() == []
+    world.prove("serving", ttl_s=30 * DAY)
+    assert retention.remove_old_fires(world.db, SYSTEM, age_s=90 * DAY) == 1
+    assert world.tick() == []
+    assert world.pending() == []

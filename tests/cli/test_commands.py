@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -314,6 +315,19 @@ def test_db_prune_says_what_it_removed_and_refuses_what_is_no_age(
         refused = gatekeeper("db", "prune", "--spans-older-than", age, "--home", home)
         assert refused.status == 2
         assert "30d" in refused.err
+    cut_off, arriving = (home / "evidence" / "incoming" / name for name in ("old", "new"))
+    cut_off.parent.mkdir(parents=True)
+    for file in (cut_off, arriving):
+        file.write_bytes(b"half")
+    os.utime(cut_off, (0, 0))
+    options = ("--fires-older-than", "90d", "--tokens-ended-for", "0s")
+    gatekeeper("token", "create", "--role", "reader", "--ttl", "0.01", "--home", home)
+    time.sleep(0.02)
+    gone = gatekeeper("db", "prune", *options, "--home", home, "--json").json
+    assert gone == {"fires": 0, "tokens": 1, "uploads": 1}
+    assert [cut_off.exists(), arriving.exists()] == [False, True]
+    nothing = gatekeeper("db", "prune", "--home", home)
+    assert (nothing.status, "--spans-older-than" in nothing.err) == (2, True)
 
 
 def test_nobody_there_is_said_in_words(gatekeeper: Run, tmp_path: Path) -> None:

@@ -122,6 +122,27 @@ def test_a_stream_confirms_is_bounded_and_ends_with_its_token_and_its_server(
 
 
 @SQLITE
+def test_a_stream_holds_the_routes_of_its_token_alone(live_server: LiveServer) -> None:
+    set_up(live_server)
+    live_server.services.feed.heartbeat_s = 0.2
+    scope = {"name": "x", "role": "reader", "routes": ["elsewhere"]}
+    with live_server.client("admin") as admin:
+        route = admin.get(f"/v1/routes/{ROUTE}").json()
+        body = {name: route[name] for name in ("slice", "artifact", "policy")}
+        assert admin.put("/v1/routes/elsewhere", json=body).is_success
+        secret = admin.post("/v1/tokens", json=scope).json()["token"]
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=live_server.url, headers=headers, timeout=20) as mine:
+        reader = Reader(mine)
+        _, _, data = reader.next()
+        assert [item["route"] for item in data["items"]] == ["elsewhere"]
+        override(live_server, "enable", 3600, gamma=2)  # of the other one
+        _, _, data = reader.news()
+        assert data["items"] == []
+        reader.close()
+
+
+@SQLITE
 def test_an_outage_confirms_nothing(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,11 +3,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
+from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.errors import Conflict, InputError, Unavailable
 from gatekeeper.store import access, catalog, decisions
 from gatekeeper.store.database import Database, open_database
@@ -77,8 +80,8 @@ def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:
     def change_and_break() -> None:
         with db.write() as session:
-            access.audit(session, actor="a", action="b", target="c", detail={})
-            access.audit(session, actor=None, action="b", target="c", detail={})  # type: ignore[arg-type]
+            access.audit(session, actor=SYSTEM, action="b", target="c", detail={})
+            access.audit(session, actor=SYSTEM, action=None, target="c", detail={})  # type: ignore[arg-type]
 
     with pytest.raises(Conflict):
         change_and_break()
@@ -88,7 +91,7 @@ def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:
 
 def test_nan_never_enters_a_document(db: Database) -> None:
     with pytest.raises(Exception, match="JSON compliant"), db.write() as session:
-        access.audit(session, actor="a", action="b", target="c", detail={"x": float("nan")})
+        access.audit(session, actor=SYSTEM, action="b", target="c", detail={"x": float("nan")})
 
 
 def test_versions_are_distinct_and_rise_by_one_under_contention(db: Database) -> None:
@@ -136,3 +139,13 @@ def test_transactions_that_store_for_a_route_and_then_lock_it_do_not_block_each_
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(store_then_lock, ("one", "two")))
+
+
+def test_an_error_carries_nothing_of_what_was_to_be_stored(db: Database) -> None:
+    prompt = " ".join(("what", "somebody", f"wrote {db.sqlite}"))
+    statement = text("SELECT 1 FROM nowhere WHERE written = :prompt")
+    with pytest.raises(Exception, match="nowhere") as caught, db.write() as session:
+        session.execute(statement, {"prompt": prompt})
+    logged = "".join(traceback.format_exception(caught.value))
+    assert "SELECT 1 FROM nowhere" in logged
+    assert prompt not in logged

@@ -11,7 +11,7 @@ from sqlalchemy import inspect, text
 
 from gatekeeper.config import data_dir
 from gatekeeper.errors import Unavailable
-from gatekeeper.store import migrate, schema
+from gatekeeper.store import access, migrate, schema
 from gatekeeper.store.database import Database, open_database
 
 if TYPE_CHECKING:
@@ -98,4 +98,36 @@ def test_alembic_itself_finds_the_location_in_pyproject(database_url: str, tmp_p
         assert done.returncode == 0, done.stderr
     db = open_database(database_url)
     assert migrate.current(db) == migrate.head(LOCATION)
+    db.close()
+
+
+def test_tokens_and_entries_of_the_release_before_go_on(database_url: str) -> None:
+    db = open_database(database_url)
+    migrate.upgrade(db, LOCATION, target="0006")
+    token = {"id": "t1", "name": "ci", "role": "reader", "sha256": "1" * 64, "created_at": 1.0}
+    entry = {"at": 1.0, "actor": "ci (t1)", "action": "a", "object": "o", "detail": "{}"}
+    with db.write() as session:
+        for table, row in (("tokens", token), ("audit", entry)):
+            columns = ", ".join(row)
+            names = ", ".join(f":{name}" for name in row)
+            if table == "audit" and not db.sqlite:
+                names = names.replace(":detail", "CAST(:detail AS jsonb)")
+            session.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({names})"), row)  # noqa: S608 - our own names
+
+    def known() -> None:
+        with db.read() as session:
+            found = access.token_by_hash(session, "1" * 64)
+            (trail,) = access.audit_trail(session, after=None, limit=9)
+        assert found is not None
+        assert (found.id, found.routes, found.rate_per_s) == ("t1", None, None)
+        assert (trail.actor, trail.actor_record) == ("ci (t1)", None)
+
+    migrate.upgrade(db, LOCATION)
+    known()
+    settings = migrate.config(LOCATION)
+    with db.write() as session:
+        settings.attributes["connection"] = session
+        command.downgrade(settings, "0006")
+    migrate.upgrade(db, LOCATION)
+    known()
     db.close()
