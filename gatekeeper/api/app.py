@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gatekeeper.api import (
     admin,
     catalog,
+    configuration,
     decisions,
     health,
     ofrep,
@@ -50,6 +51,7 @@ ROUTERS = (
     webhooks.router,
     admin.router,
     rollouts.router,
+    configuration.router,
 )
 
 

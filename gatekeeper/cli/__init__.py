@@ -41,8 +41,11 @@ COMMANDS = {
     "schedule": ("gatekeeper.cli.schedule:schedule", "Say when routes are gated again."),
     "webhook": ("gatekeeper.cli.webhook:webhook", "Tell other systems of decisions, signed."),
     "override": ("gatekeeper.cli.override:override", "Set or clear a manual override."),
-    "token": ("gatekeeper.cli.token:token", "Create, list and revoke access tokens."),
-    "db": ("gatekeeper.cli.db:db", "Upgrade the database."),
+    "token": ("gatekeeper.cli.token:token", "Create, list, rotate and revoke access tokens."),
+    "apply": ("gatekeeper.cli.apply:apply", "Make the configuration what files say."),
+    "export": ("gatekeeper.cli.export:export", "Write the configuration as files."),
+    "audit": ("gatekeeper.cli.audit:audit", "Who changed what, and when?"),
+    "db": ("gatekeeper.cli.db:db", "Upgrade, back up and prune the database."),
     "doctor": ("gatekeeper.cli.doctor:doctor", "Is everything in place, and if not, what to do?"),
 }
 """Command name to its ``module:attribute`` and the line that ``--help`` prints for it.

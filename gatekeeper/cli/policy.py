@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gatekeeper.cli.decision_changes import changes, decisions, price_all, print_changes
 from gatekeeper.cli.show import as_json_option, print_document, print_table
 from gatekeeper.errors import GatekeeperError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import httpx
 
 __all__ = ["policy"]
 
@@ -32,30 +31,26 @@ def apply(path: Path, *, as_json: bool) -> None:
     PATH is one file, or a folder of ``*.yaml`` with prices in its folder ``economics``. All are
     checked before the first is applied. Routes are priced and decided anew before this returns.
     """
-    from gatekeeper.cli.http import client, pages, segment
+    from gatekeeper.cli.http import client, segment
 
     documents = _read(path)
     with client(timeout_s=600.0) as http:
-        before = _decisions(http)
+        before = decisions(http)
         applied = [
             {"kind": kind, **http.put(f"/v1/{kind}/{segment(d['name'])}", json=d).json()}
             for kind, d in documents
         ]
         if any(item["changed"] for item in applied):
-            for route in pages(http, "/v1/routes"):
-                http.get(f"/v1/routes/{segment(route['name'])}/value")  # priced before it answers
-        after = _decisions(http)
-    changes = _changes(before, after)
+            price_all(http)
+        after = decisions(http)
+    changed = changes(before, after)
     if as_json:
-        print_document({"items": applied, "decisions": changes})
+        print_document({"items": applied, "decisions": changed})
         return
     for item in applied:
         state = "applied" if item["changed"] else "unchanged"
         click.echo(f"{item['kind']} {item['name']} {item['digest']} {state}")
-    for change in changes:
-        click.echo(f"{change['route']}: {_said(change['before'])} → {_said(change['after'])}")
-    if not changes:
-        click.echo("no decision changed")
+    print_changes(changed)
 
 
 def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -73,6 +68,8 @@ def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
     documents = []
     for file in files or [path]:
         for document in read_documents(file):
+            if document.get("kind") in ("policy", "economics"):
+                del document["kind"]  # as gatekeeper export writes it
             # only prices have a currency at their top
             kind = "economics" if "currency" in document else "policies"
             try:
@@ -84,46 +81,6 @@ def _read(path: Path) -> list[tuple[str, dict[str, Any]]]:
                 ) from error
             documents.append((kind, document))
     return documents
-
-
-def _decisions(http: httpx.Client) -> dict[str, dict[str, Any]]:
-    from gatekeeper.core.lease import in_force
-
-    items: list[dict[str, Any]] = http.get("/v1/decisions/snapshot").json()["items"]
-    return {lease["route"]: dict(in_force(lease)) for lease in items}
-
-
-_TOLD = ("action", "reason", "gamma", "value", "policy", "explanation")
-
-
-def _changes(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Routes whose decision or value differs, with what tells them apart."""
-    changes = []
-    for route in sorted(after):
-        one, two = (
-            {name: side[name] for name in _TOLD if name in side}
-            for side in (before.get(route, {}), after[route])
-        )
-        if one != two:
-            changes.append({"route": route, "before": one, "after": two})
-    return changes
-
-
-def _said(side: Mapping[str, Any]) -> str:
-    from gatekeeper.reports.number_forms import digits
-
-    if not side:
-        return "no decision"
-    value = side.get("value")
-    worth = (
-        "value unknown"
-        if value is None
-        else f"{digits(value['per_task'], 3)} [{digits(value['low'], 3)}, "
-        f"{digits(value['high'], 3)}] {value['currency']} a task"
-    )
-    return f"{side['action']} ({side['reason']}, {worth})"
 
 
 @policy.command("try")

@@ -9,7 +9,7 @@ import yaml
 from gatekeeper.core.documents import check_json, mapping
 from gatekeeper.errors import InputError
 
-__all__ = ["from_yaml"]
+__all__ = ["all_from_yaml", "from_yaml"]
 
 _MAX_VALUES = 100_000
 
@@ -39,8 +39,29 @@ def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
         InputError: it is not YAML, not a mapping, gives a key twice, or holds what JSON cannot
             (dates, NaN, sets).
     """
+    return mapping(_load(data, file, several=False), field=file)
+
+
+def all_from_yaml(data: bytes, *, file: str) -> dict[str, dict[str, Any]]:
+    """Read the mappings of a file, by ``file`` or, where ``---`` parts several, by ``file#2``.
+
+    Raises:
+        InputError: as ``from_yaml``; or there is none.
+    """
+    found = [one for one in _load(data, file, several=True) if one is not None]
+    if not found:
+        raise InputError("holds no document", field="file", value=file, remedy="write one")
+    names = [file] + [f"{file}#{number}" for number in range(2, len(found) + 1)]
+    return {name: mapping(one, field=name) for name, one in zip(names, found, strict=True)}
+
+
+def _load(data: bytes, file: str, *, several: bool) -> Any:  # noqa: ANN401 - YAML holds anything
     try:
-        document = yaml.load(data.decode(), Loader=_Loader)  # noqa: S506 - a safe loader
+        text = data.decode()
+        if several:
+            document = list(yaml.load_all(text, Loader=_Loader))
+        else:
+            document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
         _check_size(document)
         check_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
@@ -50,7 +71,7 @@ def from_yaml(data: bytes, *, file: str) -> dict[str, Any]:
             value=file,
             remedy="correct it; quote what is text, such as dates",
         ) from error
-    return mapping(document, field=file)
+    return document
 
 
 def _check_size(document: object) -> None:
