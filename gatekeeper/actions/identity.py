@@ -183,7 +183,7 @@ def create_token(
             rate_per_s=rate_per_s,
         )
         stored = access.add_token(session, record, ttl_s=ttl_s)
-        detail = {"name": name, "role": role, "ttl_s": ttl_s}
+        detail: dict[str, object] = {"name": name, "role": role, "ttl_s": ttl_s}
         detail |= {"routes": stored.routes, "rate_per_s": rate_per_s}
         access.audit(session, actor=actor, action="token.create", target=stored.id, detail=detail)
     return stored, secret

@@ -14,6 +14,7 @@ from typing import Any
 
 import rfc8785
 
+from gatekeeper.core.addresses import has_credentials, without_secrets
 from gatekeeper.core.compatibility import refuse_incompatible
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import check, mapping, plain, refuse_unknown
@@ -235,6 +236,13 @@ def _check_model(
             field=f"{side}.source",
             value=source,
             remedy="use file:PATH, hf:org/name@revision or pypi:dist==version#path",
+        )
+    if source is not None and "://" in source and has_credentials(source):
+        raise InputError(
+            "holds a user or password, which everybody who reads artifacts would see",
+            field=f"{side}.source",
+            value=without_secrets(source),
+            remedy="leave it out; a key for a server goes into GATEKEEPER_SERVERS_KEY of the worker",
         )
     for name in files:
         if "/" in name or "\\" in name or name in {"", ".", ".."}:

@@ -163,12 +163,12 @@ def _recognised(body: Mapping[str, Any]) -> str | None:
 
 
 def _spec(kind: str, name: str, body: dict[str, Any]) -> Mapping[str, Any]:
-    if kind == POLICY:
-        return plain(Policy.from_dict(body).to_dict())
-    if kind == ECONOMICS:
-        return plain(Economics.from_dict(body).to_dict())
+    spec: dict[str, Any]
+    if kind in (POLICY, ECONOMICS):
+        spec = plain((Policy if kind == POLICY else Economics).from_dict(body).to_dict())
+        return spec
     del body["name"]
-    spec: dict[str, Any] = plain(read(_CLASSES[kind], body, field=""))
+    spec = plain(read(_CLASSES[kind], body, field=""))
     if kind == ROUTE and "rollout" not in body:
         del spec["rollout"]
     elif kind == ROUTE and spec["rollout"] is not None:

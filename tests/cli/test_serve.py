@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -106,3 +107,56 @@ def test_token_create_beside_a_running_server(server: Server, gatekeeper: Run) -
     again = gatekeeper("policy", "list", URL=server.url, TOKEN=secret)
     assert again.status == 2
     assert "token create" in again.err
+
+
+def test_a_server_told_to_stop_ends_what_it_has_begun(tmp_path: Path, gatekeeper: Run) -> None:
+    server = Server(tmp_path / "home")
+    try:
+        server.ready()
+        made = gatekeeper("token", "create", "--role", "ingester", "--home", server.home)
+        reader = gatekeeper("token", "create", "--role", "reader", "--home", server.home)
+        body = json.dumps({"resourceSpans": []}).encode()
+        head = (
+            f"POST /v1/traces HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {made.out.strip()}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sender:
+            sender.sendall(head.encode() + body[:5])
+            time.sleep(0.5)  # it has begun to read
+            stream = follow(server, reader.out.strip())
+            server.process.terminate()
+            began = time.monotonic()
+            while stream.recv(4096):  # ends by itself, though a request is still in flight
+                assert time.monotonic() - began < 15
+            stream.close()
+            deadline = time.monotonic() + 60
+            while accepts(server.port):  # nothing new comes in
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert server.process.poll() is None
+            sender.sendall(body[5:])
+            answer = sender.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        _, errors = server.process.communicate(timeout=60)
+        assert server.process.returncode == 0, errors
+        assert "Traceback" not in errors
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
+def follow(server: Server, token: str) -> socket.socket:
+    """Open the stream of decisions; it has begun."""
+    stream = socket.create_connection(("127.0.0.1", server.port), timeout=15)
+    head = f"GET /v1/decisions/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+    stream.sendall(f"{head}Connection: close\r\n\r\n".encode())
+    assert stream.recv(4096).startswith(b"HTTP/1.1 200 ")
+    return stream
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from alembic import command
 from sqlalchemy import inspect, text
@@ -131,3 +133,48 @@ def test_tokens_and_entries_of_the_release_before_go_on(database_url: str) -> No
     migrate.upgrade(db, LOCATION)
     known()
     db.close()
+
+
+@pytest.mark.postgres
+def test_three_replicas_that_start_at_once_migrate_once(postgres_url: str, tmp_path: Path) -> None:
+    """All three come to the lock before any of them may go on."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GATEKEEPER_")}
+    env["GATEKEEPER_DATABASE_URL"] = postgres_url
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(postgres_url, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(%s)", (migrate._LOCK,))
+        replicas = [
+            subprocess.Popen(
+                [sys.executable, "-m", "gatekeeper", "db", "upgrade", "--json"],
+                env={**env, "GATEKEEPER_HOME": str(tmp_path / str(n))},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in range(3)
+        ]
+        try:
+            deadline = time.monotonic() + 240
+            while holder.execute(waiting).fetchone() != (3,):
+                assert time.monotonic() < deadline
+                assert all(one.poll() is None for one in replicas)
+                time.sleep(0.05)
+            tables_then = holder.execute(
+                "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+            ).fetchone()
+            holder.execute("SELECT pg_advisory_unlock(%s)", (migrate._LOCK,))
+            told = [one.communicate(timeout=240) for one in replicas]
+        finally:
+            for one in replicas:
+                one.kill()
+                one.wait()
+    assert tables_then == (0,)
+    assert [one.returncode for one in replicas] == [0, 0, 0], told
+    assert all(f'"revision": "{migrate.head(LOCATION)}"' in out for out, _ in told)
+    with psycopg.connect(postgres_url) as session:
+        # what the first start seeds is there once too
+        seeded = "SELECT object FROM audit WHERE action LIKE '%.seed' ORDER BY object, action"
+        names = [row[0] for row in session.execute(seeded)]
+        counter = session.execute("SELECT id, counter FROM counter").fetchall()
+    assert names == ["ci", "demo", "demo", "production", "production"]
+    assert counter == [(1, 0)]
