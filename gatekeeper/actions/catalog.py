@@ -339,7 +339,10 @@ def set_route(session: Session, actor: Actor, record: RouteRecord) -> RouteRecor
     found = _artifact(store.resolve(session, record.artifact), record.artifact, "artifact")
     if store.current_policy(session, record.policy) is None:
         raise NotFound(
-            "is not a policy", field="policy", value=record.policy, remedy="see gatekeeper policy list"
+            "is not a policy",
+            field="policy",
+            value=record.policy,
+            remedy="see gatekeeper policy list",
         )
     covered_sampling(record.sampling, found.document, route=name)
     before = store.route(session, name, lock=True)
