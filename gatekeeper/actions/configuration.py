@@ -64,6 +64,8 @@ class Plan:
 
     changes: tuple[Change, ...]
     applied: bool
+    not_pruned: tuple[str, ...] = ()
+    """Kinds that pruning left alone, things and all, since no document has one of them."""
 
     @property
     def digest(self) -> str:
@@ -114,7 +116,8 @@ def apply_configuration(
                 _hold(session, wanted)
             state = _state(session)
             changes = tuple(_changes(state, wanted, prune=prune))
-            found = Plan(changes, applied=not dry_run)
+            left = _not_pruned(state, wanted) if prune else ()
+            found = Plan(changes, applied=not dry_run, not_pruned=left)
             if plan is not None and plan != found.digest:
                 raise Conflict(
                     "is not what would change now: the database has changed meanwhile",
@@ -225,6 +228,12 @@ def _pruned(state: State, wanted: Sequence[Declared]) -> list[Change]:
         else:
             changes.append(Change(kind, name, KEEP, why=why))
     return changes
+
+
+def _not_pruned(state: State, wanted: Sequence[Declared]) -> tuple[str, ...]:
+    """Kinds of which there are things and no document; routes always stay and are none of them."""
+    left = {kind for kind, _ in state} - {one.kind for one in wanted} - {ROUTE}
+    return tuple(kind for kind in KINDS if kind in left)
 
 
 def _needed(kind: str, name: str, routes: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -54,4 +54,5 @@ def apply(body: ConfigurationBody, services: Using, actor: Operator) -> dict[str
         "changes": [one.to_dict() for one in plan.changes],
         "plan": plan.digest,
         "applied": plan.applied,
+        "not_pruned": list(plan.not_pruned),
     }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["apply"]
 
 _MARKS = {"add": "+", "change": "~", "remove": "-", "keep": "="}
+_PLURAL = {"policy": "policies", "alias": "aliases", "schedule": "schedules"}
 _SUFFIXES = {".yaml", ".yml", ".json"}
 
 
@@ -60,7 +61,7 @@ def apply(paths: tuple[Path, ...], *, dry_run: bool, yes: bool, prune: bool, as_
         plan = http.post("/v1/configuration", json={**body, "dry_run": True}).json()
         changing = [one for one in plan["changes"] if one["change"] != "keep"]
         if not as_json:
-            _print(plan["changes"])
+            _print(plan["changes"], plan.get("not_pruned", ()))
         if dry_run or not changing:
             if as_json:
                 print_document({**plan, "decisions": []})
@@ -112,7 +113,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _print(changes: Sequence[Mapping[str, Any]]) -> None:
+def _print(changes: Sequence[Mapping[str, Any]], not_pruned: Sequence[str]) -> None:
     for change in changes:
         where = f" ({change['file']})" if change["file"] else ""
         why = f" stays: {change['why']}" if change["why"] else ""
@@ -126,6 +127,8 @@ def _print(changes: Sequence[Mapping[str, Any]]) -> None:
                 sides.append("unset")
             told = printable(f"{field['field']}: {sides[0]} → {sides[1]}")
             click.echo(f"    {told}")
+    for kind in not_pruned:
+        click.echo(f"{_PLURAL.get(kind, kind)} are not pruned: no file declares one")
     counts = {what: sum(one["change"] == what for one in changes) for what in _MARKS}
     if not any(counts[what] for what in ("add", "change", "remove")):
         click.echo("nothing to change")

@@ -66,12 +66,25 @@ def _load(data: bytes, file: str, *, several: bool) -> Any:  # noqa: ANN401 - YA
         check_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"is not YAML or JSON of plain values ({error})",
+            f"is not YAML or JSON of plain values ({_why(error)})",
             field="file",
             value=file,
             remedy="correct it; quote what is text, such as dates",
         ) from error
     return document
+
+
+def _why(error: Exception) -> str:
+    """What is wrong and where, without the name that the parser gives a text."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error).replace('in "<unicode string>", ', "at ")
+    parts = ((error.context, error.context_mark), (error.problem, error.problem_mark))
+    told = [
+        what if mark is None else f"{what} at line {mark.line + 1}, column {mark.column + 1}"
+        for what, mark in parts
+        if what
+    ]
+    return ": ".join(told)
 
 
 def _check_size(document: object) -> None:

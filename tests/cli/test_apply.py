@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -105,11 +106,65 @@ def test_an_exported_folder_applies_to_nothing_and_shows_what_was_edited(
     assert [one["name"] for one in run("schedule", "list", "--json").json["items"]] == ["fresh"]
     again = run("apply", "-f", folder, "--yes", "--json").json
     assert again["changes"] == []
-    stale = run("export", "-o", folder).out  # what is there is not touched
+    stale = run("export", "-o", folder, "--force").out  # what is there is not touched
     assert "declares nothing" not in stale
     run("schedule", "delete", "fresh")
     stale = run("export", "-o", folder).out
     assert f"{folder / 'schedules' / 'fresh.yaml'} declares nothing that the server has" in stale
+
+
+@ON_SQLITE
+def test_an_export_overwrites_what_somebody_edited_only_when_told_to(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "conf"
+    route, policy = folder / "routes" / "prose.yaml", folder / "policies" / "ci.yaml"
+    assert run("export", "-o", folder).status == 0
+    as_written = route.read_text()
+    assert run("export", "-o", folder).status == 0  # the same again: nothing to ask
+    route.write_text("# ours\n" + as_written)
+    policy.unlink()
+    for options in ((), ("--json",)):
+        refused = run("export", "-o", folder, *options)
+        assert (refused.status, refused.out) == (2, "")
+        (line,) = refused.err.splitlines()
+        assert "routes/prose.yaml" in line
+        assert "ci.yaml" not in line
+        assert "--force" in line
+        assert not policy.exists()  # nothing is written beside it either
+    answer(monkeypatch, "n")
+    declined = run("export", "-o", folder)
+    assert (declined.status, "routes/prose.yaml" in declined.out) == (1, True)
+    assert route.read_text() == "# ours\n" + as_written
+    answer(monkeypatch, "y")
+    assert run("export", "-o", folder).status == 0
+    assert (route.read_text(), policy.exists()) == (as_written, True)
+    route.write_text("# ours\n")
+    assert run("export", "-o", folder, "--force").status == 0
+    assert route.read_text() == as_written
+
+
+@ON_SQLITE
+def test_pruning_names_the_kinds_that_it_leaves_alone(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "conf"
+    file = tmp_path / "fresh.yaml"
+    file.write_text(yaml.safe_dump(SCHEDULE))
+    assert run("apply", "-f", file, "--yes").status == 0
+    assert run("export", "-o", folder).status == 0
+    shutil.rmtree(folder / "schedules")
+    note = "schedules are not pruned: no file declares one"
+    said = run("apply", "-f", folder, "--prune", "--yes")
+    assert said.out.splitlines()[-2:] == [note, "nothing to change"]
+    assert run("apply", "-f", folder, "--prune", "--dry-run", "--json").json["not_pruned"] == [
+        "schedule"
+    ]
+    assert note not in run("apply", "-f", folder, "--dry-run").out  # nobody asked to prune
+    routes = run("apply", "-f", folder / "policies", "--prune", "--dry-run").out
+    assert [line.split()[0] for line in routes.splitlines()[:-1]] == [
+        "economics",
+        "aliases",
+        "schedules",
+    ]  # a route always stays, whatever is declared
 
 
 @ON_SQLITE
@@ -166,7 +221,10 @@ def test_documents_of_one_file_and_what_is_wrong_with_them(run: Run, tmp_path: P
     assert f"{file}#2: digest={'0' * 64}" in lost.err
     assert run("schedule", "list", "--json").json["items"] == []
     file.write_text("kind: [\n")
-    assert f"file={file}: is not YAML" in run("apply", "-f", file, "--yes").err
+    broken = run("apply", "-f", file, "--yes").err
+    assert f"file={file}: is not YAML" in broken
+    assert "at line 2, column 1" in broken
+    assert "unicode string" not in broken
     file.write_text("# nothing\n")
     assert "holds no document" in run("apply", "-f", file, "--yes").err
     (tmp_path / "empty").mkdir()
