@@ -46,11 +46,16 @@ def run_json(*arguments: str) -> Any:  # noqa: ANN401 - whatever the command pri
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise Unavailable(
-            lines[-1].removeprefix("gatekeeper: error: "),
+            _own_words(lines[-1]),
             field=" ".join(arguments[:2]),
             remedy="mend this and run again: finished work is kept",
         )
     return json.loads(done.stdout)
+
+
+def _own_words(line: str) -> str:
+    """A command's last line as part of another one's: that begins with the prefix itself."""
+    return line.removeprefix("gatekeeper: error: ")
 
 
 @contextmanager
@@ -95,5 +100,8 @@ def wait_ready(url: str, process: subprocess.Popen[bytes], log: Path, seconds: f
         time.sleep(0.1)
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
     raise Unavailable(
-        f"did not become ready: {last[0]}", field="server", value=url, remedy=f"read {log}"
+        f"did not become ready: {_own_words(last[0])}",
+        field="server",
+        value=url,
+        remedy=f"read {log}",
     )

@@ -129,7 +129,7 @@ def profile(
     elif html is None:
         _print_report(profiles, refused, measured, full=full)
     else:
-        _print_refused(refused)
+        _print_refused(refused, failed=not profiles)
     if html is not None and profiles:
         from gatekeeper.cli.report import write_text
         from gatekeeper.reports.profile_page import profile_html
@@ -350,7 +350,7 @@ def _print_csv(profiles: list[tuple[str, TaskProfile]], refused: list[tuple[str,
     from gatekeeper.reports.segments import segments_csv
 
     click.echo(segments_csv(profiles), nl=False)
-    _print_refused(refused)
+    _print_refused(refused, failed=not profiles)
 
 
 def _print_report(
@@ -376,14 +376,16 @@ def _print_report(
                 console.print(Rule(style="dim"))
             width = min(console.width, 120)
             console.print(render_profile(one, file, width=width, measured=found))
-    _print_refused(refused)
+    _print_refused(refused, failed=not profiles)
 
 
-def _print_refused(refused: Iterable[tuple[str, str]]) -> None:
+def _print_refused(refused: Iterable[tuple[str, str]], *, failed: bool) -> None:
+    """Name what was left out; as errors are told where that was all, and the command fails."""
     from rich.console import Console
     from rich.text import Text
 
     errors = Console(stderr=True, highlight=False)
+    begin = "gatekeeper: error: file=" if failed else "refused "
     for file, reason in refused:
-        said = Text.assemble((f"refused {printable(file)}", "bold red"), f": {printable(reason)}")
+        said = Text.assemble((f"{begin}{printable(file)}", "bold red"), f": {printable(reason)}")
         errors.print(said, soft_wrap=True)

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from gatekeeper.cli.show import as_json_option, print_document, print_table, unreadable
-from gatekeeper.errors import GatekeeperError, InputError
+from gatekeeper.cli.typed import typed
+from gatekeeper.errors import GatekeeperError, InputError, printable
 
 __all__ = ["traces"]
 
@@ -67,7 +68,9 @@ def _print_imports(done: list[dict[str, Any]], refused: list[dict[str, str]]) ->
         if one["message"]:
             click.echo(f"rejected in {one['file']}: {one['message']}", err=True)
     for one in refused:
-        click.echo(f"refused {one['file']}: {one['reason']}", err=True)
+        # as an error is told, since the command ends as one
+        said = f"gatekeeper: error: file={printable(one['file'])}: {typed(one['reason'])}"
+        click.echo(said, err=True)
 
 
 def _read(file: Path) -> bytes:

@@ -252,7 +252,7 @@ def test_nothing_to_profile_exits_two(tmp_path: Path, content: Any) -> None:
     path.write_text(content)
     result = run(path)
     assert result.exit_code == 2
-    assert f"refused {path}" in result.stderr
+    assert result.stderr.startswith(f"gatekeeper: error: file={path}: ")
 
 
 def test_broken_trace_id_names_field_value_and_remedy(tmp_path: Path) -> None:

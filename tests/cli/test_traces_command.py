@@ -42,7 +42,9 @@ def test_a_bad_file_does_not_hold_up_the_others(as_admin: Run, tmp_path: Path) -
     bad.write_text("{}")
     done = as_admin("traces", "import", bad, ESSAY, tmp_path / "absent.json")
     assert done.status == 2
-    assert f"refused {bad}" in done.err
+    errors = done.err.splitlines()
+    assert [line.split(": ")[:2] for line in errors] == [["gatekeeper", "error"]] * 2
+    assert f"file={bad}: " in errors[0]
     assert "absent.json" in done.err
     assert "otlp" in done.out
 
@@ -65,6 +67,6 @@ def test_a_refused_file_is_named_once(
     done = as_admin(*command, folder)
     assert done.status != 0
     (line,) = done.err.strip().splitlines()
-    assert line.startswith(f"refused {folder}: is a directory; name")
+    assert line.startswith(f"gatekeeper: error: file={folder}: is a directory; name")
     assert line.count(f"{folder}") == 2  # its subject, and the files of it to name
     assert f"{folder}/*.json" in line
