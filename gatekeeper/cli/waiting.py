@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["waiting"]
 
-_AT_ONCE_S = 0.3
+_AT_ONCE_S = 1.0
 """What is done within it needs no word."""
 
 _EVERY_S = 5.0

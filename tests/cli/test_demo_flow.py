@@ -158,6 +158,22 @@ def test_progress_counts_to_all_gates_there_may_be_and_keeps_an_estimate(
     assert minutes(after) < minutes(before)
 
 
+def test_a_resumed_walk_has_nothing_left_to_run_from_its_first_look_on(
+    walk: Demo, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tool-calls", "prose", "code"):
+        for gate in ("equivalence", "serving"):
+            api.finish(name, gate, "PASS")
+
+    def reuse(_client: httpx.Client, route: Any, gate: str) -> str:
+        run = {"id": f"{route.name}-{gate}", "route": route.name, "gate": gate, "progress": None}
+        api.runs.append({**run, "state": "finished", "outcome": "PASS", "finished_at": EXPIRES})
+        return str(run["id"])
+
+    monkeypatch.setattr(walk, "_submit", reuse)
+    assert _overall(walk.rows(api.client)) == "9 of 9 gate runs done"
+
+
 def minutes(said: str) -> int:
     return int(said.rpartition("about ")[2].split()[0])
 

@@ -141,15 +141,26 @@ class Demo:
                 if gate != _LATE:
                     self._runs[route.name, gate] = self._submit(client, route, gate)
 
-    def _follow_up(self, client: httpx.Client, route: DemoRoute, runs: dict[str, Any]) -> None:
-        """Submit the outcome gate once the others have ended, unless one of them decided already."""
+    def _known_runs(self, client: httpx.Client, route: DemoRoute) -> dict[str, Any]:
+        return {
+            gate: self._run(client, run)
+            for (name, gate), run in self._runs.items()
+            if name == route.name and run is not None
+        }
+
+    def _follow_up(self, client: httpx.Client, route: DemoRoute, runs: dict[str, Any]) -> bool:
+        """Submit the outcome gate once the others have ended, unless one of them decided already.
+
+        Return whether it is settled only now.
+        """
         if _LATE not in self._gates or (route.name, _LATE) in self._runs:
-            return
+            return False
         if not all(run["finished_at"] for run in runs.values()):
-            return
+            return False
         decided = any(run["outcome"] == "FAIL" for run in runs.values())
         run = None if decided else self._submit(client, route, _LATE)
         self._runs[route.name, _LATE] = run
+        return True
 
     def _submit(self, client: httpx.Client, route: DemoRoute, gate: str) -> str:
         """Reuse the route's latest run of this gate where its verdict counts, else queue one."""
@@ -178,12 +189,9 @@ class Demo:
         """
         rows = []
         for route in self.routes:
-            runs = {
-                gate: self._run(client, run)
-                for (name, gate), run in self._runs.items()
-                if name == route.name and run is not None
-            }
-            self._follow_up(client, route, runs)
+            runs = self._known_runs(client, route)
+            if self._follow_up(client, route, runs):
+                runs = self._known_runs(client, route)  # an earlier demo may have ended it
             ended = frozenset(run["id"] for run in runs.values() if run["finished_at"])
             submitted = [run for (name, _), run in self._runs.items() if name == route.name]
             done = len(submitted) == len(self._gates) and len(ended) == len(
