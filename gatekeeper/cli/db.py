@@ -149,3 +149,5 @@ def prune(
     ):
         if gone.get(name):
             click.echo(f"removed {counted(gone[name], noun)}")
+    if spans_s is None and not any(gone.values()):
+        click.echo("nothing to remove: nothing is that old")

@@ -12,6 +12,7 @@ from gatekeeper.cli.show import (
     print_document,
     print_table,
     read_document,
+    short_digest,
     unreadable,
 )
 from gatekeeper.errors import InputError, TraceError
@@ -91,7 +92,12 @@ def list_(*, as_json: bool) -> None:
         print_document({"items": items})
         return
     rows = [
-        {**i, "action": leases[i["name"]]["action"], "reason": leases[i["name"]]["reason"]}
+        {
+            **i,
+            "artifact": short_digest(i["artifact"]),
+            "action": leases[i["name"]]["action"],
+            "reason": leases[i["name"]]["reason"],
+        }
         for i in items
         if i["name"] in leases
     ]

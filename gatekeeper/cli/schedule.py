@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.cli.show import as_json_option, minute, print_document, print_table
 
 __all__ = ["schedule"]
 
@@ -139,7 +139,14 @@ def show(name: str, *, as_json: bool) -> None:
         return
     click.echo(_sentence(found))
     _print_upcoming(found)
-    rows = [{**fire, "result": ", ".join(fire["runs"]) or fire["note"]} for fire in history]
+    rows = [
+        {
+            **fire,
+            "fire_at": minute(fire["fire_at"]),
+            "result": ", ".join(fire["runs"]) or fire["note"],
+        }
+        for fire in history
+    ]
     columns = {"fire_at": "time", "trigger": "for", "outcome": "outcome", "result": "runs or note"}
     print_table(rows, columns, "it has not fired yet")
 
@@ -188,7 +195,7 @@ def _change(name: str, what: str, *, as_json: bool) -> None:
 
 def _sentence(item: dict[str, Any]) -> str:
     gates = ", ".join(item["gates"]) if item["gates"] else "all gates that its policy demands"
-    state = f"; paused since {item['paused_at']}" if item["paused_at"] else ""
+    state = f"; paused since {minute(item['paused_at'])}" if item["paused_at"] else ""
     return f"{item['name']}: {gates} of {item['route']}, {_fires_on(item)}{state}"
 
 
@@ -205,7 +212,7 @@ def _fires_on(item: dict[str, Any]) -> str:
 
 
 def _next(item: dict[str, Any]) -> str | None:
-    return "paused" if item["paused_at"] else item["next_at"]
+    return "paused" if item["paused_at"] else minute(item["next_at"])
 
 
 def _duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,15 +22,18 @@ __all__ = [
     "as_json_option",
     "counted",
     "home_option",
+    "minute",
     "print_document",
     "print_table",
     "read_document",
+    "short_digest",
     "unreadable",
 ]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _WIDE = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Seconds(click.FloatRange):
@@ -100,6 +104,18 @@ def _cell(value: object) -> str:
             "-", "\N{MINUS SIGN}"
         )  # every digit: it is compared with another
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def minute(stamp: str | None) -> str | None:
+    """A point in time as tables show it, ``2026-12-01 13:26 UTC``; None stays None."""
+    from gatekeeper.reports.route_report_gates import moment
+
+    return None if stamp is None else moment(stamp)
+
+
+def short_digest(text: str) -> str:
+    """Twelve digits of a digest, as reports show it; anything else, such as an alias, whole."""
+    return text[:12] if _SHA256.fullmatch(text) else text
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,10 +8,12 @@ import click
 
 from gatekeeper.cli.local import local_database
 from gatekeeper.cli.schedule import Duration
-from gatekeeper.cli.show import as_json_option, home_option, print_document, print_table
+from gatekeeper.cli.show import as_json_option, home_option, minute, print_document, print_table
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gatekeeper.store.database import Database
 
 __all__ = ["token"]
 
@@ -72,10 +74,26 @@ def create(
             routes=routes or None,
             rate_per_s=rate_per_s,
         )
+        lost = _no_routes(db, routes)
+    for name_ in lost:
+        click.echo(
+            f"gatekeeper: warning: route={name_}: no such route yet; the token reaches it once "
+            "it is set, or name another (gatekeeper route list)",
+            err=True,
+        )
     if as_json:
         print_document({**token_view(record), "token": secret})
     else:
         click.echo(secret)
+
+
+def _no_routes(db: Database, routes: tuple[str, ...]) -> list[str]:
+    """Those of the names that no route has, or not yet."""
+    from gatekeeper.store import catalog
+
+    with db.read() as session:
+        known = set(catalog.route_names(session))
+    return [name for name in dict.fromkeys(routes) if name not in known]
 
 
 @token.command()
@@ -128,6 +146,8 @@ def list_(home: Path | None, *, as_json: bool) -> None:
         "expires_at": "expires",
         "revoked_at": "revoked",
     }
+    times = ("expires_at", "revoked_at")
+    rows = [{**row, **{name: minute(row[name]) for name in times}} for row in rows]
     print_table(rows, columns, "no tokens; create one with gatekeeper token create")
 
 

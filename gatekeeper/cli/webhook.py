@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gatekeeper.cli.show import as_json_option, print_document, print_table
+from gatekeeper.cli.show import as_json_option, minute, print_document, print_table
 
 __all__ = ["webhook"]
 
@@ -62,7 +62,8 @@ def list_(state: str | None, *, as_json: bool) -> None:
     elif state is not None:
         columns = {"webhook": "webhook", "event": "event", "route": "route"}
         columns |= {"attempt": "tries", "status": "status", "error": "error", "next_at": "next"}
-        print_table(items, columns, f"no notice is {state}")
+        rows = [{**item, "next_at": minute(item["next_at"])} for item in items]
+        print_table(rows, columns, f"no notice is {state}")
     else:
         rows = [{**item, "for": _routes(item), **_counts(item)} for item in items]
         columns = {"id": "id", "url": "url", "for": "for", "pending": "pending"}

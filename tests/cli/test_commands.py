@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from gatekeeper.cli import audit
 from gatekeeper.cli.show import counted
 from gatekeeper.config import data_dir
 
@@ -328,6 +330,103 @@ def test_db_prune_says_what_it_removed_and_refuses_what_is_no_age(
     assert [cut_off.exists(), arriving.exists()] == [False, True]
     nothing = gatekeeper("db", "prune", "--home", home)
     assert (nothing.status, "--spans-older-than" in nothing.err) == (2, True)
+
+
+def test_db_prune_says_that_there_was_nothing(gatekeeper: Run, tmp_path: Path) -> None:
+    gatekeeper("db", "upgrade", "--home", tmp_path)
+    done = gatekeeper("db", "prune", "--fires-older-than", "90d", "--home", tmp_path)
+    assert (done.status, done.out) == (0, "nothing to remove: nothing is that old\n")
+
+
+def test_a_token_for_a_route_that_is_not_there_yet_is_made_with_a_warning(
+    gatekeeper: Run, tmp_path: Path
+) -> None:
+    made = gatekeeper("token", "create", "--role", "reader", "--route", "typo", "--home", tmp_path)
+    assert (made.status, made.out[:3]) == (0, "gk_")
+    assert made.err.startswith("gatekeeper: warning: route=typo: no such route yet")
+    assert len(made.err.splitlines()) == 1
+    unscoped = gatekeeper("token", "create", "--role", "reader", "--home", tmp_path)
+    assert unscoped.err == ""
+
+
+@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
+def test_a_token_for_a_route_that_there_is_needs_no_warning(
+    routed: Run, live_server: Live, gatekeeper: Run
+) -> None:
+    url = live_server.db.engine.url.render_as_string(hide_password=False)
+    options = ("--role", "reader", "--route", "prose")
+    assert gatekeeper("token", "create", *options, DATABASE_URL=url).err == ""
+    assert routed("route", "list").status == 0
+
+
+def test_tables_show_times_to_the_minute(gatekeeper: Run, tmp_path: Path) -> None:
+    options = ("--role", "reader", "--ttl", "3600", "--home", tmp_path)
+    gatekeeper("token", "create", *options)
+    shown = gatekeeper("token", "list", "--home", tmp_path)
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", shown.out)
+    assert "+00:00" not in shown.out
+    (one,) = gatekeeper("token", "list", "--home", tmp_path, "--json").json["items"]
+    assert one["expires_at"].endswith("+00:00")
+
+
+def test_a_route_list_shortens_digests_and_keeps_aliases(routed: Run) -> None:
+    digest = routed("artifact", "show", "current", "--json").json["digest"]
+    options = ("--slice", "prose", "--artifact", digest, "--policy", "demo")
+    assert routed("route", "set", "direct", *options).status == 0
+    shown = routed("route", "list").out
+    assert digest[:12] in shown
+    assert digest[:13] not in shown
+    assert " current " in shown
+    artifacts = [one["artifact"] for one in routed("route", "list", "--json").json["items"]]
+    assert digest in artifacts
+
+
+def test_the_audit_shows_what_changed_and_not_whole_documents(routed: Run) -> None:
+    options = ("--slice", "prose", "--artifact", "current", "--policy", "ci")
+    assert routed("route", "set", "prose", *options).status == 0
+    lines = routed("audit", "--object", "prose", "--limit", "1").out.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC  .+  route\.set  prose", lines[0])
+    assert lines[1:] == ["    policy: demo → ci"]
+    digest = routed("artifact", "show", "current", "--json").json["digest"]
+    moved = routed("audit", "--action", "alias.move").out.splitlines()
+    assert moved[1:] == [f"    none → {digest[:12]}"]
+    registered = routed("audit", "--action", "artifact.register").out.splitlines()
+    assert registered[0].endswith(f"  artifact.register  {digest[:12]}")
+    assert registered[1:] == ["    contract: exact"]
+    everything = routed("audit")
+    assert "{" not in everything.out
+    assert max(map(len, everything.out.splitlines())) < 110
+    (full,) = routed("audit", "--object", "prose", "--limit", "1", "--json").json["items"]
+    assert full["detail"]["from"]["policy"] == "demo"
+
+
+def test_a_long_change_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = [{"field": f"f{i}", "before": None, "after": "x" * 100} for i in range(20)]
+    item = {"at": "2026-12-01T13:34:31.945014+00:00", "actor": "a", "action": "policy.remove"}
+    audit._print([{**item, "object": "old", "detail": {"fields": fields}}])
+    head, first, *others = capsys.readouterr().out.splitlines()
+    assert head == "2026-12-01 13:34 UTC  a  policy.remove  old"
+    assert first == f"    f0: null → {'x' * 31}…"
+    assert others[-1] == "    and 13 more (--json)"
+
+
+def test_an_action_without_entries_names_the_actions_there_are(admin: Run) -> None:
+    none = admin("audit", "--action", "policy.apply")
+    assert none.status == 0
+    assert none.out.startswith("no such change\n")
+    assert "economics.apply" in none.out
+    assert "policy.seed" in none.out
+    assert admin("audit", "--actor", "nobody").out == "no such change\n"
+
+
+def test_the_actions_named_are_those_that_the_code_records() -> None:
+    folder = data_dir("migrations").parent / "gatekeeper" / "actions"
+    told = {f"{thing}.{what}" for thing, done in audit.ACTIONS.items() for what in done}
+    source = "".join(path.read_text() for path in folder.glob("*.py"))
+    recorded = set(re.findall(r'action="([a-z]+\.[a-z]+)"', source))
+    assert 'action=f"{change.kind}.remove"' in source
+    recorded |= {f"{kind}.remove" for kind in ("policy", "economics", "alias")}
+    assert told == recorded
 
 
 def test_nobody_there_is_said_in_words(gatekeeper: Run, tmp_path: Path) -> None:
