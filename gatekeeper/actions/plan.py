@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gatekeeper.store.database import Database
-    from gatekeeper.store.records import RouteRecord
+    from gatekeeper.store.records import ArtifactRecord, PolicyRecord, RouteRecord
 
 __all__ = ["plan_run"]
 
@@ -35,7 +35,9 @@ CHARACTERS_PER_TOKEN = 4
 def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
     """Return the gate's own estimate for what the route serves now: tokens, minutes, power.
 
-    Minutes need measured speeds: those of the newest run of the same artifact, else None.
+    Minutes are what the route's last such run took (``minutes_from`` says ``last_run``). Without
+    one they are at most, with every answer at its full length at the speeds of the artifact's newest
+    equivalence run (``speeds``), and None where there is neither.
 
     Raises:
         NotFound: no such route.
@@ -45,16 +47,17 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
     artifact = get_artifact(db, record.artifact)
     stored = get_policy(db, record.policy)
     policy = Policy.from_dict(stored.document)
+    refuse_outcome_of_servers(artifact.document, gate)
     rates = _rates(db, artifact.digest)
-    described = {
+    described: dict[str, Any] = {
         "route": route,
         "gate": gate,
         "artifact": artifact.digest,
         "policy": policy.name,
+        "slice": None if gate == "outcome" else record.slice,  # it has tasks of its own
         "rates": "measured by an earlier run" if rates else "unknown: no run of this artifact yet",
         "prompt_lengths": f"estimated at {CHARACTERS_PER_TOKEN} characters a token",
     }
-    refuse_outcome_of_servers(artifact.document, gate)
     if is_running_pair(artifact.document):
         estimate = estimate_servers(
             gate,
@@ -65,11 +68,13 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
             rates=rates,
             budget=_with_slo(policy, record),
         )
-        return {**described, **estimate}
+        return _timed(db, record, artifact, stored, {**described, **estimate})
+    estimated: Mapping[str, Any]
     if gate == "outcome":
         with db.read() as session:
             load = outcome_load(session, route, artifact, stored)
-        return {**described, **_outcome(artifact.document, policy, rates, load)}
+        estimated = _outcome(artifact.document, policy, rates, load)
+        return _timed(db, record, artifact, stored, {**described, **estimated})
     prompts = [
         TokenPrompt(p.id, p.slice, _placeholder(p.text)) for p in workloads.prompts(record.slice)
     ]
@@ -85,7 +90,6 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
         "seed": policy.equivalence.seed,
         "rates": rates,
     }
-    estimated: Mapping[str, Any]
     if gate == "equivalence":
         common["before"] = before_of(db, record, artifact, stored)
         estimated = equivalence.plan(policy, artifact.document, **common).estimate
@@ -99,7 +103,29 @@ def plan_run(db: Database, *, route: str, gate: str) -> dict[str, Any]:
             value=gate,
             remedy="use equivalence, serving or outcome",
         )
-    return {**described, **estimated}
+    return _timed(db, record, artifact, stored, {**described, **estimated})
+
+
+def _timed(
+    db: Database,
+    route: RouteRecord,
+    artifact: ArtifactRecord,
+    policy: PolicyRecord,
+    plan: dict[str, Any],
+) -> dict[str, Any]:
+    """The plan with the minutes that the route's last run of the same gate took, where there is one."""
+    with db.read() as session:
+        seconds = results.latest_duration(
+            session,
+            route=route.name,
+            gate=plan["gate"],
+            artifact=artifact.digest,
+            policy=policy.digest,
+            workload=route.slice,
+        )
+    if seconds is not None:
+        return {**plan, "minutes": seconds / 60, "minutes_from": "last_run"}
+    return {**plan, "minutes_from": None if plan["minutes"] is None else "speeds"}
 
 
 def _outcome(
@@ -133,4 +159,7 @@ def _rates(db: Database, artifact: str) -> Rates | None:
     with db.read() as session:
         raw = results.latest_rates(session, artifact) or {}
     decode, score = raw.get("decode_tokens_per_s"), raw.get("score_tokens_per_s")
-    return Rates(float(decode), float(score)) if decode and score else None
+    if not (decode and score):
+        return None
+    read = raw.get("read_tokens_per_s")
+    return Rates(float(decode), float(score), None if read is None else float(read))

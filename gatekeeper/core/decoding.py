@@ -159,11 +159,18 @@ class TokenPrompt:
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured speeds of the engine at hand, tokens per second, for honest estimates of time."""
+    """Measured speeds of the engine at hand, tokens per second, for honest estimates of time.
+
+    A forward that scores an answer reads its prompt too: ``score_tokens_per_s`` counts the answers'
+    tokens alone, ``read_tokens_per_s`` all that were read, prompts included. None where the run did
+    not tell the two apart; a server's is its prefill, which is both.
+    """
 
     decode_tokens_per_s: float
     score_tokens_per_s: float
+    read_tokens_per_s: float | None = None
 
     def minutes(self, tokens: int, prompt_tokens: int) -> float:
         """Minutes to decode and to read so many tokens."""
-        return (tokens / self.decode_tokens_per_s + prompt_tokens / self.score_tokens_per_s) / 60
+        read = self.read_tokens_per_s or self.score_tokens_per_s
+        return (tokens / self.decode_tokens_per_s + prompt_tokens / read) / 60

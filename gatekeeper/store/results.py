@@ -33,6 +33,7 @@ __all__ = [
     "evidence_table",
     "gate_result",
     "governing_results",
+    "latest_duration",
     "latest_rates",
     "newest_result",
     "outcomes",
@@ -191,6 +192,34 @@ def latest_rates(session: Session, artifact: str) -> dict[str, Any] | None:
     )
     found = (info.get("details", {}).get("rates") for info in session.execute(query).scalars())
     return next((dict(rates) for rates in found if rates), None)
+
+
+def latest_duration(
+    session: Session, *, route: str, gate: str, artifact: str, policy: str, workload: str
+) -> float | None:
+    """Seconds that the newest such run took which a worker measured in one go; None where none did.
+
+    A run that was taken up again counts the time between, too, and one that was cancelled or went
+    wrong ended early: neither says how long the next takes.
+    """
+    run, result = schema.run, schema.gate_result
+    query = (
+        select(run.c.finished_at - run.c.started_at)
+        .join(result, result.c.run == run.c.id)
+        .where(
+            run.c.route == route,
+            run.c.gate == gate,
+            run.c.artifact == artifact,
+            run.c.policy == policy,
+            run.c.slice == workload,
+            run.c.state == "finished",
+            run.c.attempt == 1,
+            result.c.outcome.in_(["PASS", "FAIL", "INCONCLUSIVE"]),
+        )
+        .order_by(run.c.finished_at.desc())
+        .limit(1)
+    )
+    return session.execute(query).scalar()
 
 
 def add_rounds(

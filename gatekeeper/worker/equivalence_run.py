@@ -89,7 +89,7 @@ def run_equivalence(
     plan = accumulator.plan
     trials = {trial.request.request_id: trial for trial in plan.trials}
     rounds: dict[tuple[str, int], list[Round]] = {}
-    decoded = sampled = 0
+    decoded = sampled = read = 0
     scoring_s = bank_s = proposal_s = 0.0
     began = clock()
     total = int(plan.estimate["tokens"])
@@ -112,6 +112,7 @@ def run_equivalence(
                 min_tokens=request.min_tokens,
             )
             scoring_s += clock() - before
+            read += len(request.prompt) + len(transcript.tokens)
             evidence = equivalence.evidence_of(trial, transcript.emissions, scored)
             before = clock()
             accumulator.add(trial, evidence, scored)
@@ -146,7 +147,7 @@ def run_equivalence(
     result = equivalence.evaluate(plan.budget, tables)
     rates = None
     if decoded and decoding_s > 0 and scoring_s > 0:
-        rates = Rates(decoded / decoding_s, decoded / scoring_s)
+        rates = Rates(decoded / decoding_s, decoded / scoring_s, read / scoring_s)
     return Measured(result, files, _acceptance(rounds), rates)
 
 

@@ -101,6 +101,7 @@ class _Session:
         self._answers: list[tuple[str, str]] = []
         self._failed: dict[str, int] = {}
         self._spent = dict.fromkeys(gate_cost.PARTS, (0.0, 0))
+        self._read = 0  # tokens that scoring went over, prompts included
 
     async def measure(self, prompts: Sequence[TokenPrompt], fetch: Fetch | None) -> Measured:
         run = self._run
@@ -262,6 +263,7 @@ class _Session:
             min_tokens=request.min_tokens,
         )
         self._note(gate_cost.SCORING, began, len(emitted.tokens))
+        self._read += len(request.prompt) + len(emitted.tokens)
         return scored
 
     def _judge(
@@ -284,7 +286,7 @@ class _Session:
         )
         if not (decoded and scored and decoding_s > 0 and scoring_s > 0):
             return None
-        return Rates(decoded / decoding_s, scored / scoring_s)
+        return Rates(decoded / decoding_s, scored / scoring_s, self._read / scoring_s)
 
 
 def _in_order(trials: Sequence[Trial], full: int) -> Iterable[tuple[Trial, ...]]:

@@ -10,6 +10,7 @@ import yaml
 from gatekeeper.actions import queue
 from gatekeeper.config import data_dir
 from gatekeeper.errors import Unavailable
+from gatekeeper.store import schema
 
 Api = Any  # the fixture's class lives in conftest
 
@@ -284,6 +285,48 @@ def test_a_plan_costs_nothing(routed: Api, gate: str) -> None:
     assert answer.json()["tokens"]
     assert answer.json()["minutes"] is None
     assert routed.reader.get("/v1/gate-runs").json()["items"] == []
+
+
+def planned(api: Api, gate: str) -> dict[str, Any]:
+    answer = api.operator.post(
+        "/v1/gate-runs", params={"plan": "true"}, json={"route": "prose", "gate": gate}
+    )
+    plan: dict[str, Any] = answer.json()
+    return plan
+
+
+def test_a_plan_tells_the_minutes_that_the_last_run_took(routed: Api) -> None:
+    assert run_gate(routed, "serving").is_success
+    rates = {"decode_tokens_per_s": 20.0, "score_tokens_per_s": 30.0}
+    slow = {"info": {"details": {"rates": rates}}, "started_at": 1000.0, "finished_at": 1066.0}
+    with routed.services.db.write() as session:
+        session.execute(schema.run.update().values(started_at=1000.0, finished_at=1090.0))
+    assert planned(routed, "serving")["minutes"] == pytest.approx(1.5)
+    assert planned(routed, "serving")["minutes_from"] == "last_run"
+    # speeds are the equivalence gate's, and another gate's run takes another time
+    assert (planned(routed, "equivalence")["minutes"]) is None
+    assert run_gate(routed, "equivalence", outcome="INCONCLUSIVE").is_success
+    of_equivalence = schema.run.c.gate == "equivalence"
+    with routed.services.db.write() as session:
+        session.execute(schema.run.update().where(of_equivalence).values(**slow))
+    assert planned(routed, "equivalence")["minutes"] == pytest.approx(1.1)
+    assert planned(routed, "serving")["minutes"] == pytest.approx(1.5)
+    whole = planned(routed, "outcome")
+    assert whole["minutes_from"] == "speeds"
+    assert whole["slice"] is None
+    assert planned(routed, "serving")["slice"] == "prose"
+    # taken up again after a loss: the time between is no measurement
+    with routed.services.db.write() as session:
+        session.execute(schema.run.update().values(attempt=2))
+    assert planned(routed, "serving")["minutes_from"] == "speeds"
+    # a forward that scores reads prompts too: they are no slower to read than answers
+    read = {"details": {"rates": {**rates, "read_tokens_per_s": 210.0}}}
+    with routed.services.db.write() as session:
+        session.execute(schema.run.update().where(of_equivalence).values(info=read))
+    assert planned(routed, "outcome")["minutes"] == pytest.approx(
+        (whole["tokens"] / 20 + whole["prompt_tokens"] / 210) / 60
+    )
+    assert planned(routed, "outcome")["minutes"] < whole["minutes"] / 2
 
 
 class Recorder:

@@ -146,7 +146,9 @@ def test_a_run_is_claimed_measured_uploaded_and_finished_in_that_order() -> None
     assert set(finish["evidence"]) == set(TABLES)
     assert finish["result"]["gate"] == "equivalence"
     assert finish["info"]["vocab_size"] == 32
-    assert finish["info"]["details"]["rates"]["decode_tokens_per_s"] > 0
+    rates = finish["info"]["details"]["rates"]
+    assert rates["decode_tokens_per_s"] > 0
+    assert rates["read_tokens_per_s"] > rates["score_tokens_per_s"] > 0
     for name, request in server.seen:
         if name == "evidence":
             assert request.url.params["fence"] == "7"

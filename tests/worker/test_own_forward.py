@@ -141,6 +141,8 @@ def measured(
     checked = verify(found.result.claims, lambda table, _: tables[table])
     assert checked
     assert all(row.agrees for row in checked), [row.reason for row in checked if not row.agrees]
+    if found.rates is not None and "calibration" in tables:  # tokens were scored, behind prompts
+        assert (found.rates.read_tokens_per_s or 0) > found.rates.score_tokens_per_s
     return found.result, tables
 
 
