@@ -12,8 +12,9 @@ from gatekeeper.actions.webhooks import tell
 from gatekeeper.core.bypass import BYPASS, Lease
 from gatekeeper.core.granting import Hold, grant, ready_at, settle
 from gatekeeper.core.policies import Override, Policy, StoredGate, decide
+from gatekeeper.core.running_pair import SERVER_GATES, is_running_pair
 from gatekeeper.core.value import ValueInterval
-from gatekeeper.core.verdicts import from_json
+from gatekeeper.core.verdicts import GATES, from_json
 from gatekeeper.errors import NotFound
 from gatekeeper.store import catalog, decisions, economics, pricing, results
 from gatekeeper.store.database import Database, Session, now
@@ -141,6 +142,9 @@ def _judge(session: Session, route: RouteRecord, before: DecisionRecord | None) 
         value,
         moment,
         unpriced=unpriced,
+        refused=[gate for gate in GATES if gate not in SERVER_GATES]
+        if is_running_pair(artifact.document)
+        else (),
         override=_override(override),
     )
     wanted = bar(session, wanted, route=route.name, artifact=artifact.digest, override=override)

@@ -144,6 +144,7 @@ def decide(
     *,
     override: Override | None = None,
     unpriced: Sequence[str] = (),
+    refused: Sequence[str] = (),
 ) -> Verdict:
     """Apply the decision table to the results of one artifact under one policy.
 
@@ -151,7 +152,8 @@ def decide(
     not expire, because time does not repair an artifact. Any other result counts until it
     expires. An approximate artifact needs a policy that allows it, a measured deviation
     (``tolerance`` rows of the equivalence summary), and the outcome gate even where the policy does
-    not demand it. ``unpriced`` says what an unknown value still needs.
+    not demand it. ``unpriced`` says what an unknown value still needs, ``refused`` which gates the
+    artifact cannot be put through: nobody is told to run those.
 
     Raises:
         InputError: an unknown contract, or a result filed under another gate's name.
@@ -170,7 +172,7 @@ def decide(
                 remedy="file each result under its gate",
             )  # fmt: skip
     approximate = artifact_contract == "approximate"
-    case = _Case(policy, approximate, results, value, now, tuple(unpriced))
+    case = _Case(policy, approximate, results, value, now, tuple(unpriced), tuple(refused))
     if override is not None and now < override.expires_at:
         return _overridden(case, override)
     return _failed(case) or _missing(case) or _priced(case) or _enabled(case)
@@ -186,6 +188,7 @@ class _Case:
     value: ValueInterval | None
     now: datetime
     unpriced: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def mandatory(self) -> tuple[str, ...]:
@@ -296,7 +299,12 @@ def _missing(case: _Case) -> Verdict | None:
     needed = []
     for gate in case.mandatory:
         state, outcome = case.state(gate), case.outcome(gate)
-        if state == "missing":
+        if state == "missing" and gate in case.refused:
+            needed.append(
+                f"the {gate} gate, which cannot be measured on servers that already run: register "
+                "the pair as files"
+            )
+        elif state == "missing":
             needed.append(f"run the {gate} gate")
         elif state == "expired":
             needed.append(f"run the {gate} gate again: its evidence has expired")

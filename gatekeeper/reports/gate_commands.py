@@ -20,7 +20,10 @@ HOW_TO_PRICE = "How tasks get there and are priced: docs/how-to/price-your-agent
 OUTCOME_REFUSED = "outcome cannot be measured on servers that already run"
 
 _SUFFIX = "-files"
-_AGAIN = "-registered"
+"""Ends the route of the same two servers with their model files declared (``--target``)."""
+
+_REGISTERED = "-registered"
+"""Ends the route of the pair registered as files, which no server of theirs takes part in."""
 
 
 def runs_here(gate: str, *, on_servers: bool) -> bool:
@@ -35,7 +38,7 @@ def run_command(route: str, gate: str) -> str:
 
 def outcome_elsewhere(route: str) -> tuple[str, str]:
     """How outcome is settled for two servers: pairs of one's own, or the pair's files."""
-    other = shlex.quote(files_route(route))
+    other = shlex.quote(_another(route.removesuffix(_SUFFIX), _REGISTERED))
     return (
         "pairs of your own tasks: gatekeeper outcome check PAIRS.csv",
         (
@@ -47,7 +50,10 @@ def outcome_elsewhere(route: str) -> tuple[str, str]:
 
 
 def files_route(route: str) -> str:
-    """Name of another route for the same pair with its files; the suffix is never doubled."""
-    if route.endswith(_SUFFIX):
-        return f"{route.removesuffix(_SUFFIX)}{_AGAIN}"
-    return f"{route}{_SUFFIX}"
+    """Name of another route for the same two servers with their files declared (``--target``)."""
+    return _another(route, _SUFFIX)
+
+
+def _another(route: str, suffix: str) -> str:
+    """Name a route after another one; the suffix is never doubled."""
+    return f"{route}-2" if route.endswith(suffix) else f"{route}{suffix}"

@@ -49,6 +49,10 @@ def test_a_route_of_files_is_not_sent_to_a_doubled_name() -> None:
     said = " ".join(lines("own-files", ["outcome"], on_servers=True))
     assert "own-files-files" not in said
     assert "gatekeeper route set own-registered" in said
+    # a pair with --target is another artifact than the pair registered as files
+    assert "gatekeeper route set own-registered" in " ".join(
+        lines("own", ["outcome"], on_servers=True)
+    )
     open_view = {**view("INCONCLUSIVE", "two-sample"), "route": "own-files"}
     assert "own-files-files" not in str(open_texts(open_view))
 

@@ -229,6 +229,14 @@ def test_every_gap_is_named() -> None:
     )
 
 
+def test_nobody_is_told_to_run_a_gate_that_the_artifact_cannot_be_put_through() -> None:
+    results = passing()
+    del results["serving"], results["outcome"]
+    serving, outcome = decide(ALL, "exact", results, GOOD, NOW, refused=("outcome",)).still_needed
+    assert serving == "run the serving gate"
+    assert outcome.startswith("the outcome gate, which cannot be measured on servers")
+
+
 @pytest.mark.parametrize(
     ("windows", "reason"),
     [
