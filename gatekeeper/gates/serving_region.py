@@ -225,9 +225,9 @@ def _fairness_check(budget: ServingBudget, figures: Figures, concurrency: int) -
     within = judge(apart, limit=math.log(limit), want="below")
     unharmed = judge(slowed, limit=0.0, want="below")
     detail = (
-        f"{_said(f'time per token of {name} prompts, speculative ÷ ordinary:', slowed)}; wanted "
-        f"either < 1, so that nobody is slowed, or little above that of {best} prompts: "
-        f"{_said('divided by it', apart)}, wanted < {limit:g}"
+        f"fairness: {name} prompts gain least; their time per token with speculation ÷ without "
+        f"{_said('is', slowed)}, and {_said('this is', apart)} times that of {best} prompts; enough is "
+        f"the first below 1 (nobody is slowed) or the second below {limit:g} (nobody is left far behind)"
     )
     if Outcome.PASS in {within, unharmed}:
         return [Check("fairness", Outcome.PASS, detail)]
