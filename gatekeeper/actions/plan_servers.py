@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gatekeeper.core.decoding import Rates
     from gatekeeper.core.policies import Policy, ServingBudget
 
-__all__ = ["estimate_servers"]
+__all__ = ["estimate_servers", "limits"]
 
 ASSUMED_TOKENS_PER_S = (20.0, 100.0)
 """Speeds of one stream that minutes are given for until the servers' own are measured."""
@@ -81,7 +81,47 @@ def estimate_servers(
             for speed in ASSUMED_TOKENS_PER_S
         }
     estimate["minutes_at_most"] = round(requests * REQUEST_LIMIT_S / 60)
+    estimate["prospect"] = _prospect(gate, artifact)
+    estimate["limits"] = limits(policy, artifact)
     return estimate
+
+
+def _prospect(gate: str, artifact: Mapping[str, Any]) -> str:
+    """What one gate of a pair as it is declared can end in."""
+    if gate == "serving":
+        return "PASS or FAIL: whether the candidate is faster, and up to which load"
+    if declared_weights(artifact) is None:
+        return (
+            "FAIL or INCONCLUSIVE, never PASS: texts alone are compared; --target SOURCE, the model "
+            "files that both servers have loaded, has the tokens judged and can PASS"
+        )
+    return (
+        "PASS or FAIL where the worker can load the declared files and both servers tell token ids; "
+        "else texts alone are compared, which is never PASS"
+    )
+
+
+def limits(policy: Policy, artifact: Mapping[str, Any]) -> list[str]:
+    """What no verdict on a pair as it is declared leads to, and what would lead there."""
+    found = []
+    if artifact["gamma"] is None:
+        found.append(
+            "no lease, whatever passes: it has to name the candidate's window, which nobody stated; "
+            "give --gamma N"
+        )
+    refused = [gate for gate in policy.mandatory_gates if gate not in SERVER_GATES]
+    if refused:
+        found.append(
+            f"{' and '.join(refused)}, which policy {policy.name} demands, cannot be measured on "
+            "servers that already run: the route stays in bypass; only the pair registered as files "
+            "can get a lease under that policy"
+        )
+    if artifact["gamma"] is None or declared_weights(artifact) is None:
+        found.append(
+            "a pair told more with --gamma or --target is another pair: where the route is there "
+            "already, give another --route"
+        )
+    return found
 
 
 def _own_forward(

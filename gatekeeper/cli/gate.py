@@ -235,13 +235,14 @@ def _verdict(
 
 
 def _show_plans(plans: list[dict[str, Any]], name: str | None, *, as_json: bool) -> None:
-    from gatekeeper.cli.plan_words import print_plan
+    from gatekeeper.cli.plan_words import print_limits, print_plan
 
     if as_json:
         print_document(plans[0] if name else {"items": plans})
         return
     for plan in plans:
         print_plan(plan)
+    print_limits(plans)
 
 
 def _demanded(http: httpx.Client, route: str) -> list[str]:
@@ -265,7 +266,7 @@ def _print_run(view: dict[str, Any]) -> None:
         click.echo(f"  {view['error']}")
     result = view.get("result")
     if result:
-        click.echo(f"  {result['outcome']}")
+        click.echo(f"  {result['outcome']}{_reach(result)}")
         for part in result["parts"]:
             click.echo(f"  {part['outcome']:<12} {part['name']}: {part['detail']}")
         scoring = result["summary"].get("scoring")
@@ -278,6 +279,21 @@ def _print_run(view: dict[str, Any]) -> None:
         if more is not None:
             click.echo(f"  {more}")
         _print_cost(result["summary"].get("cost") or {})
+
+
+def _reach(result: Mapping[str, Any]) -> str:
+    """Up to which load a serving gate passed, where not all of its levels did.
+
+    The lowest level decides the gate, and each one above it only how far the verdict reaches.
+    """
+    most = (result["summary"].get("envelope") or {}).get("max_concurrency")
+    levels = [part for part in result["parts"] if part["name"].startswith("concurrency ")]
+    if result["outcome"] != "PASS" or all(part["outcome"] == "PASS" for part in levels) or not most:
+        return ""
+    return (
+        f" up to concurrency {most}: the lowest level has to pass and did; a level that did not bounds "
+        "the load at which the route may speculate, and takes nothing from the verdict"
+    )
 
 
 def _print_cost(cost: dict[str, dict[str, float]]) -> None:

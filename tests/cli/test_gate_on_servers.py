@@ -39,6 +39,18 @@ def test_a_plan_in_words_names_one_gate(gatekeeper: Run) -> None:
     assert "minutes, were one stream as fast as said: " in done.out
     assert "minutes at most, with every answer given up at its limit of " in done.out
     assert "equivalence" not in done.out
+    assert "workload: tool_calls" in done.out
+    assert "can end in: PASS or FAIL: whether the candidate is faster" in done.out
+
+
+def test_a_plan_says_up_front_what_the_pair_cannot_be_given(gatekeeper: Run) -> None:
+    done = gatekeeper("gate", "run", "--route", "calls", *PAIR, "--plan").out
+    assert "can end in: FAIL or INCONCLUSIVE, never PASS: texts alone are compared" in done
+    assert done.count("no lease, whatever passes: ") == 1
+    assert "give --gamma N" in done
+    assert "outcome, which policy demo demands, cannot be measured on servers" in done
+    told = gatekeeper("gate", "run", "--route", "calls", *PAIR, "--gamma", "4", "--plan").out
+    assert "no lease" not in told
 
 
 def test_a_plan_warns_of_a_server_that_is_not_there(gatekeeper: Run) -> None:
@@ -88,6 +100,9 @@ def test_the_pair_is_registered_and_its_route_is_created_once(admin: Run) -> Non
     first = admin(*run)
     assert first.status == 0, first.err
     assert [item["gate"] for item in first.json["items"]] == ["equivalence", "serving"]
+    said = admin("decide", "calls").out
+    assert "run the outcome gate" not in said
+    assert "the outcome gate, which cannot be measured on servers that already run" in said
     assert "gatekeeper worker" in first.json["items"][0]["waiting_for"]
     route = admin("route", "show", "calls").json
     assert (route["policy"], route["slice"]) == ("demo", "tool_calls")
@@ -124,6 +139,11 @@ def test_a_plan_with_the_targets_files_scores_tokens(gatekeeper: Run) -> None:
     assert "strict alarm on p alone" in done.json["attainable_power"]
     assert done.json["declared_effect"] is None
     assert done.json["minutes_if"]["20 tokens/s"] > 0
+    assert done.json["prospect"].startswith("PASS or FAIL where the worker can load")
+    assert (
+        "windows (gamma): not stated"
+        in gatekeeper("gate", "run", "calls", "equivalence", *PAIR, *target, "--plan").out
+    )
     alone = gatekeeper("gate", "run", "calls", *target)
     assert alone.status == 2
     assert "--target=file:/models/target: describes two servers" in alone.err

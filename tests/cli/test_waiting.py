@@ -74,8 +74,8 @@ def test_a_slow_plan_says_what_it_waits_for(gatekeeper: Run) -> None:
 def test_figures_of_a_plan_have_one_form(gatekeeper: Run) -> None:
     with slow_server() as url:
         words = gatekeeper("gate", "run", "chat", "serving", "--plan", URL=url, TOKEN="t").out
-    assert "minutes: 1\u202f23" in words
-    assert "tokens: 123\u202f456" in words
+    assert "minutes: at most about 1\u202f23" in words
+    assert "tokens at most: 123\u202f456" in words
     assert "effect: −0.25" in words
 
 

@@ -167,7 +167,7 @@ def next_steps(
             [f"{us} route test my-trace.json"],
         ),
         (
-            "3. Your own servers, one plain and one speculating: the cost of a verdict, then the verdict",
+            "3. Your own servers, one plain, one speculating: cost and reach of a verdict, then the verdict",
             [
                 f"{us} gate run --route own-servers {pair} --plan",
                 f"{us} worker --home {settings.home} --idle-exit 600 &",
