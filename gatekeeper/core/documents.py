@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check",
     "check_json",
+    "compared",
     "counted",
     "in_full",
     "is_number",
@@ -39,6 +40,9 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+
+_MOST_DIGITS = 17
+"""Significant digits that tell any two floats apart."""
 
 
 def read(cls: type[_T], document: object, *, field: str) -> _T:
@@ -116,6 +120,20 @@ def refuse_unknown(document: Mapping[str, Any], known: Iterable[str], *, field: 
 def in_full(money: float, significant: int = 6) -> str:
     """An amount as people write it: 0.000094 rather than 9.4e-05, with a true minus sign."""
     return _written(f"{Decimal(f'{money:.{significant}g}'):,f}")
+
+
+def compared(first: float, second: float, significant: int = 6) -> tuple[str, str]:
+    """Two amounts that a sentence compares, in so many digits that they read in their true order.
+
+    ``first`` has ``significant`` digits and ``second`` six, each more where rounding would make
+    different amounts alike, or the smaller one the larger.
+    """
+    for more in range(_MOST_DIGITS):
+        digits = [min(wanted + more, _MOST_DIGITS) for wanted in (significant, 6)]
+        told = [float(f"{x:.{d}g}") for x, d in zip((first, second), digits, strict=True)]
+        if (told[0] < told[1], told[0] > told[1]) == (first < second, first > second):
+            break
+    return in_full(first, digits[0]), in_full(second, digits[1])
 
 
 def signed(value: float, decimals: int) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.bypass import BYPASS, ENABLE, Envelope
-from gatekeeper.core.documents import in_full
+from gatekeeper.core.documents import compared, in_full
 from gatekeeper.core.policy_schema import (
     BypassRules,
     EquivalenceBudget,
@@ -341,22 +341,34 @@ def _priced(case: _Case) -> Verdict | None:
     if case.value.high < minimum.per_task:
         return case.bypass(
             "value_negligible",
-            _too_little(case.value.high, minimum.currency, shown),
+            _too_little(case.value.high, minimum),
         )
     if not case.value.low > minimum.per_task:
-        return _insufficient(case, [f"narrow the value interval, which straddles {shown} a task"])
+        return _insufficient(case, [_straddles(case.value, minimum)])
     return None
 
 
-def _too_little(high: float, currency: str, shown: str) -> str:
+def _straddles(value: ValueInterval, minimum: MinimumValue) -> str:
+    """The value and its interval beside the minimum: two digits, and what tells them from it."""
+    least = minimum.per_task
+    middle, low, high = (compared(end, least, 2)[0] for end in (value.value, value.low, value.high))
+    return (
+        f"narrow the value interval: {middle} {minimum.currency} a task "
+        f"[{low}, {high}] straddles the minimum of {in_full(least)} {minimum.currency}"
+    )
+
+
+def _too_little(high: float, minimum: MinimumValue) -> str:
     """The high end of the value beside the minimum, in words that match its sign."""
+    much, least = compared(high, minimum.per_task)
+    shown = f"{least} {minimum.currency}"
     if high < 0:
         return (
-            f"At least {in_full(-high)} {currency} a task is lost, "
+            f"At least {in_full(-high)} {minimum.currency} a task is lost, "
             f"and the minimum to be gained is {shown}."
         )
-    much = f"At most {in_full(high)} {currency} a task" if high else "At most nothing"
-    return f"{much} is gained, less than the minimum of {shown}."
+    gained = f"At most {much} {minimum.currency} a task" if high else "At most nothing"
+    return f"{gained} is gained, less than the minimum of {shown}."
 
 
 def _enabled(case: _Case) -> Verdict:

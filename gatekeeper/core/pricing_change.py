@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.claims import equation
-from gatekeeper.core.documents import counted, in_full
+from gatekeeper.core.documents import compared, counted, in_full
 from gatekeeper.core.pricing_narrowing import sentence
 from gatekeeper.core.pricing_terms import share_held
 
@@ -100,7 +100,7 @@ def what_would_change(
         _speedup(case, worth, total, least, wanted),
         _tasks(case, operations, total, least, wanted),
         _occupancy(case, terms, total, least, wanted),
-        _failures(case, terms, total, least, wanted),
+        _failures(case, terms, total, least),
     ]
     return [sentence for sentence in found if sentence is not None]
 
@@ -127,13 +127,12 @@ def _second(
         )
     if value <= 0:
         return f"Even seconds worth nothing would leave the low end above {wanted}."
+    even, current = compared(value, now, 3)
     if total.low > least:
-        side = (
-            f"At {in_full(value, 3)} {currency} or less for a second the low end no longer exceeds"
-        )
+        side = f"At {even} {currency} or less for a second the low end no longer exceeds"
     else:
-        side = f"Above {in_full(value, 3)} {currency} for a second the low end would exceed"
-    return f"{side} {wanted}; it is {in_full(now)} now."
+        side = f"Above {even} {currency} for a second the low end would exceed"
+    return f"{side} {wanted}; it is {current} now."
 
 
 def _speedup(
@@ -215,9 +214,7 @@ def _occupancy(
     )
 
 
-def _failures(
-    case: Case, terms: ValueTerms, total: ValueInterval, least: float, wanted: str
-) -> str | None:
+def _failures(case: Case, terms: ValueTerms, total: ValueInterval, least: float) -> str | None:
     """Whether it is the outcome interval alone that keeps the low end down."""
     loss = terms.expected_quality_loss
     if loss is None or total.low > least:
@@ -232,7 +229,8 @@ def _failures(
     )
     if without is None or without <= least:
         return None
+    low_end, minimum = compared(without, least, 3)
     return (
         f"More outcome pairs: with the success difference known exactly, the low end would be "
-        f"{in_full(without, 3)} {total.currency}, above {wanted}."
+        f"{low_end} {total.currency}, above the minimum of {minimum} {total.currency}."
     )

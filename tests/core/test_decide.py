@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatekeeper.core.documents import compared
 from gatekeeper.core.granting import Hold, grant, settle
 from gatekeeper.core.lease import Envelope, Lease
 from gatekeeper.core.policies import REASONS, MinimumValue, Override, Policy, StoredGate, decide
@@ -116,6 +117,43 @@ def test_a_negligible_value_is_told_by_its_sign(high: float, said: str) -> None:
     verdict = decide(ALL, "exact", results, ValueInterval(high - 1, high - 2, high, "EUR"), NOW)
     assert verdict.reason == "value_negligible"
     assert verdict.explanation.startswith(said)
+
+
+def needed(value: ValueInterval, minimum: MinimumValue) -> str:
+    results = {name: row for gate in GATES for name, row in state_of(gate, "PASS").items()}
+    verdict = decide(replace(ALL, minimum_value=minimum), "exact", results, value, NOW)
+    assert verdict.reason in {"insufficient_evidence", "value_negligible"}
+    return verdict.explanation
+
+
+def test_a_straddling_value_is_told_with_its_interval() -> None:
+    minimum = MinimumValue(0.002, "EUR")
+    said = needed(ValueInterval(0.0069, 0.0015, 0.012, "EUR"), minimum)
+    assert said.endswith(
+        "still needed: narrow the value interval: 0.0069 EUR a task [0.0015, 0.012] straddles the "
+        "minimum of 0.002 EUR."
+    )
+    close = needed(ValueInterval(0.00203, 0.0019996, 0.012, "EUR"), minimum)
+    assert "0.00203 EUR a task [0.0019996, 0.012]" in close  # two digits would read as the minimum
+    short = needed(ValueInterval(0.001, 0.0, 0.00199999997, "EUR"), minimum)
+    assert "At most 0.00199999997 EUR a task is gained, less than the minimum of 0.002" in short
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (0.002003, 0.002, ("0.002003", "0.002")),
+        (0.0020341, 0.002034, ("0.0020341", "0.002034")),  # 0.00203 would read as the smaller one
+        (0.0031, 0.002, ("0.0031", "0.002")),
+        (0.002, 0.002, ("0.002", "0.002")),
+        (-0.0020001, -0.002, ("−0.0020001", "−0.002")),
+        (0.00200000013, 0.00200000012, ("0.00200000013", "0.00200000012")),
+    ],
+)
+def test_amounts_that_are_compared_read_in_their_true_order(
+    first: float, second: float, told: tuple[str, str]
+) -> None:
+    assert compared(first, second, 3) == told
 
 
 outcomes = st.sampled_from(list(Outcome))

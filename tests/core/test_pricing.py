@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -434,6 +435,20 @@ def test_when_only_the_outcome_interval_is_too_wide_more_pairs_are_asked_for() -
     sentences = priced(outcome=("run", wide)).document["what_would_change"]
     assert any("More outcome pairs" in sentence for sentence in sentences)
     assert not any("More outcome" in s for s in priced().document["what_would_change"])
+
+
+def test_a_low_end_just_above_the_minimum_does_not_read_as_the_minimum() -> None:
+    case: Any = {
+        "outcome": ("run", {"difference": 0.0, "interval": [-0.6, 0.6]}),
+        "prices": {"value_of_second": 0.0105},
+    }
+    low = change(priced(**case), "low_at_known_loss")
+    assert float(f"{low:.3g}") < low * 0.99999 < low  # three digits would read as less
+    minimum = cases.MinimumValue(low * 0.99999, "EUR")
+    sentences = priced(**case, minimum=minimum).document["what_would_change"]
+    (said,) = [one for one in sentences if "known exactly" in one]
+    told, least = re.findall(r"([\d.]+) EUR", said)
+    assert float(told) > float(least)
 
 
 def test_a_hundredth_of_the_price_of_a_second_makes_a_gain_negligible() -> None:

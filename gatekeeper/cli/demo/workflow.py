@@ -166,6 +166,7 @@ def next_steps(
             "   Calls are priced on the route whose rules match (route set NAME --file); which is it?",
             [f"{us} route test my-trace.json"],
         ),
+        ("   On a route of this demo they are priced together with the demo's own tasks.", []),
         (
             "3. Your own servers, one plain, one speculating: cost and reach of a verdict, then the verdict",
             [
