@@ -240,14 +240,26 @@ def _still_needed(budget: ServingBudget, regions: Sequence[Region]) -> str:
     if wanted:
         failed = [str(r.concurrency) for r in regions if r.outcome is Outcome.FAIL]
         already = f"; at concurrency {', '.join(failed)} it fails" if failed else ""
-        return f"about {', '.join(wanted)}, {budget.confirm_blocks} were run{already}"
+        leaning = _leaning(open_regions)
+        return f"about {', '.join(wanted)}, {budget.confirm_blocks} were run{already}{leaning}"
     if open_regions:
         least = minimum_pairs(budget.confidence)
         reasons = sorted({c.detail for r in open_regions for c in r.open_checks})
         if all("not settled" in reason for reason in reasons):
-            return "; ".join(reasons)  # each says how many pairs
-        return f"{'; '.join(reasons)} (at least {least} pairs that differ)"
+            return "; ".join(reasons) + _leaning(open_regions)  # each says how many pairs
+        text = f"{'; '.join(reasons)} (at least {least} pairs that differ)"
+        return text + _leaning(open_regions)
     return (
         f"an artifact that also passes at concurrency {regions[0].concurrency}: "
         "only higher levels pass"
+    )
+
+
+def _leaning(regions: Sequence[Region]) -> str:
+    """Where more pairs would rather end in FAIL, since the estimate itself is on that side."""
+    return "".join(
+        f"; more pairs would rather settle concurrency {region.concurrency} as FAIL, as the estimate "
+        f"stands: {', '.join(region.rather_fails)}"
+        for region in regions
+        if region.rather_fails
     )

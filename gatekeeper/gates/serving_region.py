@@ -44,7 +44,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Region:
-    """A judged level. ``row`` is its JSON-able account; ``pairs_needed`` would settle it."""
+    """A judged level. ``row`` is its JSON-able account; ``pairs_needed`` would settle it.
+
+    ``rather_fails`` names the open ratios whose estimate is on the failing side: there, more pairs
+    that go on like these settle the level as FAIL.
+    """
 
     concurrency: int
     gamma: int
@@ -53,6 +57,7 @@ class Region:
     row: dict[str, Any]
     detail: str
     pairs_needed: int | None
+    rather_fails: tuple[str, ...] = ()
 
     @property
     def open_checks(self) -> tuple[Check, ...]:
@@ -96,13 +101,33 @@ def judge_region(budget: ServingBudget, figures: Figures, concurrency: int, gamm
         row,
         "; ".join(check.detail for check in checks),
         max(known) if known and len(known) == len(wanted) else None,
+        (
+            *_rather_fails("speedup", speedup, limits.min_speedup, "above"),
+            *_rather_fails("ttft", ttft, limits.max_ttft_ratio, "below"),
+        ),
     )
 
 
-def _ratio_check(name: str, found: PairedMean, limit: float, want: Any) -> Check:  # noqa: ANN401 - "above" or "below"
-    titles = {"speedup": "TPOT speed-up", "ttft": "TTFT ratio"}
-    sign = ">" if want == "above" else "<"
-    detail = f"{_said(titles[name], found)}, wanted {sign} {limit:g}"
+_TITLES = {"speedup": "TPOT speed-up", "ttft": "TTFT ratio"}
+
+
+def _rather_fails(name: str, found: PairedMean, limit: float, want: Side) -> tuple[str, ...]:
+    """An open ratio whose estimate is on the failing side of its limit, as it reads; else nothing."""
+    if found.mean is None or judge(found, limit=math.log(limit), want=want) is not (
+        Outcome.INCONCLUSIVE
+    ):
+        return ()
+    beyond = found.mean - math.log(limit)
+    if (beyond if want == "below" else -beyond) <= 0:
+        return ()
+    return (f"{_TITLES[name]} {found.ratio:.3f}, wanted {_SIGNS[want]} {limit:g}",)
+
+
+_SIGNS = {"above": ">", "below": "<"}
+
+
+def _ratio_check(name: str, found: PairedMean, limit: float, want: Side) -> Check:
+    detail = f"{_said(_TITLES[name], found)}, wanted {_SIGNS[want]} {limit:g}"
     outcome = judge(found, limit=math.log(limit), want=want)
     if outcome is Outcome.INCONCLUSIVE:
         detail += _doubt(found, math.log(limit))

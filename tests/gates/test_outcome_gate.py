@@ -162,6 +162,7 @@ def test_a_cost_that_is_not_settled_says_how_many_pairs_would_settle_it(
 ) -> None:
     found = result(0.7, cost=cost_s)
     assert f"would show it {side} the limit" in found.still_needed
+    assert "engine time on the gate's own tasks, the same for every route" in found.still_needed
     words = found.still_needed.split()
     pairs = int(words[words.index("about") + 1])
     assert pairs > found.summary["n"]
@@ -195,6 +196,7 @@ def test_without_a_success_nothing_is_shown() -> None:
     cost = found.summary["cost_per_success"]
     assert (cost["ratio"], cost["low"], cost["high"]) == (None, None, None)
     assert "no successful outcome" in found.still_needed
+    assert "own tasks" not in found.still_needed  # no figure that could surprise
     # A candidate that never succeeds is a failure all the same.
     assert result(0.0, baseline=0.8).outcome is Outcome.FAIL
 

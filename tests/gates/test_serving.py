@@ -19,10 +19,10 @@ from gatekeeper.core.policy_schema import Policy, ServingBudget, ServingLimits, 
 from gatekeeper.core.stats.paired_blocks import PairedMean
 from gatekeeper.core.stats.serving_blocks import ratio
 from gatekeeper.core.stats.serving_rounds import counts
-from gatekeeper.core.verdicts import Outcome, from_json, to_json
+from gatekeeper.core.verdicts import GateResult, Outcome, from_json, to_json
 from gatekeeper.errors import InputError
 from gatekeeper.gates import serving
-from gatekeeper.gates.serving_region import Region, _ratio_check
+from gatekeeper.gates.serving_region import Region, _rather_fails, _ratio_check
 from gatekeeper.testing import Costs, FakeEngine, VirtualClock
 from gatekeeper.worker.progress import Tracker
 from gatekeeper.worker.serving_run import run_serving
@@ -494,6 +494,50 @@ def test_a_level_that_fails_is_named_beside_what_another_still_needs() -> None:
     ]
     wanted = serving._still_needed(policy().serving, regions)
     assert wanted == "about 37 block pairs at concurrency 1, 5 were run; at concurrency 2 it fails"
+
+
+def test_where_the_estimate_itself_fails_more_pairs_are_said_to_settle_it_so() -> None:
+    slow = PairedMean((-0.1, -0.2, 0.1, -0.1, 0.0), 0.95, -0.06, 0.11, -0.17, 0.05, None)
+    (said,) = _rather_fails("speedup", slow, 1.0, "above")
+    assert said == "TPOT speed-up 0.942, wanted > 1"
+    assert _rather_fails("ttft", slow, 1.0, "below") == ()
+    assert _rather_fails("ttft", slow, 0.9, "below") == ("TTFT ratio 0.942, wanted < 0.9",)
+    assert _rather_fails("speedup", slow, 0.9, "above") == ()
+    sure = PairedMean((-0.1,) * 4 + (-0.11,), 0.95, -0.1, 0.005, -0.11, -0.09, None)
+    assert _rather_fails("speedup", sure, 1.0, "above") == ()  # FAIL already: nothing is open
+    regions = [
+        Region(1, 2, Outcome.INCONCLUSIVE, (), {}, "", 97, (said,)),
+        Region(2, 2, Outcome.FAIL, (), {}, "", None),
+    ]
+    wanted = serving._still_needed(policy().serving, regions)
+    assert wanted == (
+        "about 97 block pairs at concurrency 1, 5 were run; at concurrency 2 it fails; more pairs "
+        "would rather settle concurrency 1 as FAIL, as the estimate stands: TPOT speed-up 0.942, "
+        "wanted > 1"
+    )
+
+
+def test_a_slow_down_that_is_not_settled_yet_says_where_it_leans() -> None:
+    found = barely(0.02)
+    assert region(found, 1)["speedup"]["ratio"] < 1
+    assert "rather settle concurrency 1 as FAIL, as the estimate stands: TPOT speed-up" in (
+        found.still_needed
+    )
+    assert region(barely(0.018), 1)["speedup"]["ratio"] > 1
+    assert "FAIL" not in barely(0.018).still_needed
+
+
+@cache
+def barely(draft_round_s: float) -> GateResult:
+    """One drafted token at about the price of the token it saves: nothing is settled."""
+    costs = Costs(verify_s=0.02, draft_round_s=draft_round_s, jitter=0.3, prefill_token_s=0.01)
+    budget = small(gammas=(1,), confirm_blocks=5, requests_per_block=4, concurrency=(1,))
+    clock = VirtualClock()
+    engine = FakeEngine(costs=costs, spend=clock.advance, agreement=0.8, order=2)
+    plan = planned(budget, gamma=1, sampling=[HOT])
+    result = run_serving(plan, engine, Tracker(clock), lambda: False, clock).result
+    assert result.outcome is Outcome.INCONCLUSIVE
+    return result
 
 
 def test_bounds_on_one_side_that_settle_nothing_say_why() -> None:
