@@ -35,6 +35,7 @@ __all__ = [
     "TokenRates",
     "model_name",
     "observed_rates",
+    "outlasts",
     "output_tokens",
     "phased_call",
     "split",
@@ -147,7 +148,7 @@ def split(span: Span, timed: CallTiming, tpot_ns: Fraction) -> tuple[Phase, ...]
     if span.end_ns is None:
         return ()
     if timed.grade == "C" and timed.output_tokens is not None:
-        began = span.start_ns if timed.began_ns is None else timed.began_ns
+        began = _began(span, timed)
         decode = min(span.end_ns - began, round(timed.output_tokens * tpot_ns))
         return _lay_out(
             span.start_ns,
@@ -159,6 +160,17 @@ def split(span: Span, timed: CallTiming, tpot_ns: Fraction) -> tuple[Phase, ...]
             ),
         )
     return (Phase("other", span.start_ns, span.end_ns),)
+
+
+def outlasts(span: Span, timed: CallTiming, tpot_ns: Fraction) -> bool:
+    """Whether the estimate of a grade C call is longer than its last attempt, and so was cut."""
+    if timed.grade != "C" or span.end_ns is None or timed.output_tokens is None:
+        return False
+    return timed.output_tokens * tpot_ns > span.end_ns - _began(span, timed)
+
+
+def _began(span: Span, timed: CallTiming) -> int:
+    return span.start_ns if timed.began_ns is None else timed.began_ns
 
 
 def model_name(attributes: Mapping[str, Any]) -> str | None:

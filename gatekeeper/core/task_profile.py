@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from gatekeeper.core.critical_path import Step, critical_path, makespan, saving
 from gatekeeper.core.event_graph import EventGraph, build_graph
 from gatekeeper.core.human_wait import WithoutWaiting, without_waiting
+from gatekeeper.core.model_calls import outlasts
 from gatekeeper.core.span_kinds import KINDS, WORK
 from gatekeeper.core.tasks import Task, build_task, untrusted_timings, with_rates
-from gatekeeper.core.token_rates import TokenRates, observed_rates
+from gatekeeper.core.token_rates import TokenRate, TokenRates, observed_rates
 from gatekeeper.core.what_if import Effect, Scope, WhatIf, effects_of, scope_of
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class TaskProfile:
     """A task with everything that a report about it needs. Times are nanoseconds.
 
     ``segments_ns`` sums all leaf work and may exceed the wall; ``critical_path_ns`` sums to the
-    wall. ``ceiling_ns`` is what infinitely fast decoding would save; for grade D all of the time
-    in model calls, an upper bound. ``evidence_grade`` is the worst on the critical path.
+    wall. ``ceiling_ns`` is what ``what_if`` would save if its work took no time at all; for decoding
+    as such and grade D all of the time in model calls, an upper bound. ``evidence_grade`` is the worst on the critical path.
     ``saving`` is that of ``what_if``, and ``effects`` take it apart; ``speedup`` is decoding's alone.
     ``without_waiting`` is the same task in which nobody is waited for, None where nobody was.
     """
@@ -151,7 +152,9 @@ def profile_task(
         segments_ns=_segments(task, graph),
         critical_path_ns=_on_path(graph, path),
         saving=_saving(task, graph, scope, known) if priced else _UNPRICED,
-        ceiling_ns=_ceiling(graph, grade) if task.calls and not untrusted else None,
+        ceiling_ns=_ceiling(
+            task, graph, scope, grade if untrusted is None else None, priced=priced
+        ),
         speedup=asked.decode_speedup,
         evidence_grade=grade,
         reconciled=reconciled,
@@ -189,16 +192,29 @@ def _saving(task: Task, graph: EventGraph, scope: Scope, rates: TokenRates) -> S
 
 def _estimates(task: Task, rates: TokenRates) -> list[str]:
     """Say which rates stand in for decode times that no span shows."""
-    used = Counter(
-        (call.model or "unnamed model", rates.of(call))
-        for _, call in task.calls
-        if call.grade == "C"
-    )
+    used: Counter[tuple[str, TokenRate]] = Counter()
+    cut: Counter[tuple[str, TokenRate]] = Counter()
+    for i, call in task.calls:
+        if call.grade == "C":
+            rate = rates.of(call)
+            used[call.model or "unnamed model", rate] += 1
+            cut[call.model or "unnamed model", rate] += outlasts(
+                task.works[i].span, call, rate.typical_ns
+            )
     return [
         f"decode of {n} call{'s' if n > 1 else ''} to {model} estimated at "
         f"{float(rate.typical_ns / 10**6):.1f} ms per output token ({rate.source})"
+        + _cut(n, cut[model, rate])
         for (model, rate), n in used.items()
     ]
+
+
+def _cut(calls: int, longer: int) -> str:
+    """How many estimates were cut to the time that their call took."""
+    if not longer:
+        return ""
+    which = "it" if calls == 1 else f"{longer} of them"
+    return f"; for {which} that is longer than the call took, and is cut to that"
 
 
 def ratio_range(speedup: Fraction) -> tuple[Fraction, Fraction]:
@@ -207,7 +223,14 @@ def ratio_range(speedup: Fraction) -> tuple[Fraction, Fraction]:
     return min(ends), max(ends)
 
 
-def _ceiling(graph: EventGraph, grade: str) -> Fraction:
+def _ceiling(
+    task: Task, graph: EventGraph, scope: Scope, grade: str | None, *, priced: bool
+) -> Fraction | None:
+    """Saving of work that takes no time; ``grade`` is None where the times are not trusted."""
+    if not scope.what_if.decode_alone:
+        return saving(graph, scope.gone(graph, task)) if priced else None
+    if grade is None or not task.calls:
+        return None
     gone = [
         _ZERO if kind == "decode" or (grade == "D" and inside) else _ONE
         for kind, inside in zip(graph.kind, graph.in_call, strict=True)

@@ -140,6 +140,11 @@ class WhatIf:
         return next(found, _ONE)
 
     @property
+    def decode_alone(self) -> bool:
+        """Whether all that changes is decoding as such, of every route."""
+        return self.route is None and [c.segment for c in self.changes] == ["decode"]
+
+    @property
     def needs_split(self) -> bool:
         """Whether the answer needs model calls split into their phases (not grade D)."""
         return any(change.kind in MODEL_KINDS for change in self.changes)
@@ -174,8 +179,10 @@ class Scope:
         given = [c.speedup for c in self.what_if.changes] if speedups is None else speedups
         return self._stretch(graph, task, [1 / s for s in given])
 
-    def gone(self, graph: EventGraph, task: Task, index: int) -> tuple[Fraction, ...]:
-        """Duration factor of each node if the work of one change took no time at all."""
+    def gone(self, graph: EventGraph, task: Task, index: int | None = None) -> tuple[Fraction, ...]:
+        """Duration factor of each node if the work of one change, or of all, took no time at all."""
+        if index is None:
+            return self._stretch(graph, task, [_ZERO] * len(self.works))
         alone = Scope(self.what_if.only(index), (self.works[index],))
         return alone._stretch(graph, task, [_ZERO])
 

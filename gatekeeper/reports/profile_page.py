@@ -196,6 +196,7 @@ def _timeline(profile: TaskProfile) -> Timeline:
                 on_path=tuple((a / wall, b / wall) for a, b in row.on_path),
                 marked=marked(row, wall),
                 container=row.container,
+                estimated=row.estimated,
             )
             for row in shown
         ),

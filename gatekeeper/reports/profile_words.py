@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from gatekeeper.core.task_profile import TaskProfile
-    from gatekeeper.core.what_if import WhatIf
+    from gatekeeper.core.what_if import Change, WhatIf
 
 __all__ = [
     "GRADE_MEANING",
@@ -35,7 +35,7 @@ __all__ = [
 GRADE_MEANING = {
     "A": "the server's own queue, prefill and decode times",
     "B": "the client's first-token time; queueing folds into prefill",
-    "C": "token counts only; decode is tokens × an estimated time per token",
+    "C": "token counts only; decode is tokens × an estimated time per token, cut to the call's time",
     "D": "nothing that separates decode from the rest",
 }
 
@@ -59,8 +59,7 @@ def percent(part: Fraction | int, whole: int) -> str:
 
 def is_plain(what_if: WhatIf) -> bool:
     """Whether all that changes is decoding as such, of every route."""
-    (first, *others) = what_if.changes
-    return not others and what_if.route is None and first.segment == "decode"
+    return what_if.decode_alone
 
 
 def action(what_if: WhatIf) -> str:
@@ -68,9 +67,21 @@ def action(what_if: WhatIf) -> str:
     where = "" if what_if.route is None else f" on route {printable(what_if.route)}"
     if is_plain(what_if) and what_if.decode_speedup == 2:  # noqa: PLR2004 - halving
         return "Halving decode"
-    parts = [f"{printable(c.segment)} at {float(c.speedup):g} times" for c in what_if.changes]
-    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    text = _listed([f"{_work(c)} at {float(c.speedup):g} times" for c in what_if.changes])
     return f"{text[0].upper()}{text[1:]} the speed{where}"
+
+
+def _work(change: Change) -> str:
+    """What a change speeds up, in words: ``decode``, ``the tool search``, ``decode of gpt-4*``."""
+    kind = change.kind.replace("_", " ")
+    if change.name is None:
+        return kind
+    name = printable(change.name)
+    return f"the tool {name}" if kind == "tool" else f"{kind} of {name}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def saving_sentence(profile: TaskProfile) -> str:
@@ -98,7 +109,7 @@ def range_sentence(profile: TaskProfile) -> str | None:
         text = f"{ends} if the speed-up is really {float(low):.4g} to {float(high):.4g}"
     else:
         text = f"{ends} if every gain is really 75 to 125 % of that"
-    if any(call.grade == "C" for _, call in profile.task.calls):
+    if profile.what_if.needs_split and any(call.grade == "C" for _, call in profile.task.calls):
         text += " and the token rate lies in its range"
     return text
 
@@ -116,16 +127,25 @@ def explicit_sentence(profile: TaskProfile) -> str | None:
 
 
 def ceiling_sentence(profile: TaskProfile) -> str:
-    """What infinitely fast decoding would save."""
+    """What the work asked about would save if it took no time at all."""
+    asked = profile.what_if
     if profile.ceiling_ns is None:
-        why = "no model call in it" if not profile.task.calls else "its times are not trusted"
+        if asked.needs_split and not profile.task.calls:
+            return "unknown: no model call in it"
+        if profile.trusted and profile.reconciled:
+            return "unknown: nothing tells decode from the rest of its model calls"
+        why = "its times are not trusted" if not profile.trusted else "path and wall differ"
         return f"unknown: {why}"
     wall = profile.task.wall_ns
     share = percent(profile.ceiling_ns, wall)
     bound = f"{Unit(wall)(profile.ceiling_ns)} of {Unit(wall)(wall)} ({share})"
-    if profile.evidence_grade == "D":
-        return f"below {bound}: all of the time in model calls, decode or not"
-    return f"infinitely fast decode would save {bound}, never more"
+    if asked.decode_alone:
+        if profile.evidence_grade == "D":
+            return f"below {bound}: all of the time in model calls, decode or not"
+        return f"infinitely fast decode would save {bound}, never more"
+    where = "" if asked.route is None else f" on route {printable(asked.route)}"
+    work = _listed([_work(change) for change in asked.changes])
+    return f"{work} in no time at all{where} would save {bound}, never more"
 
 
 def waiting_sentence(profile: TaskProfile) -> str | None:
@@ -136,16 +156,16 @@ def waiting_sentence(profile: TaskProfile) -> str | None:
     unit = Unit(profile.task.wall_ns)
     wall = unit(found.wall_ns)
     if found.saving_ns is None:
-        saved = "what this would save of it is unknown"
+        saved = "what this would save of that is unknown"
     else:
         share = percent(found.saving_ns, round(found.wall_ns))
-        saved = f"of which this would save {unit(found.saving_ns)} ({share})"
+        saved = f"this would save {unit(found.saving_ns)} ({share}) of that"
     if found.basis == BOUND:
         return (
-            f"{wall} or more would be left, {saved}: the trace does not say when a person was waited "
-            "for, so every span that may have been such a wait is taken out whole"
+            f"the task would take at least {wall}, and {saved}: the trace does not say when a person "
+            "was waited for, so every span that may have been such a wait is taken out whole"
         )
-    return f"{wall} would be left had no person been waited for, {saved}"
+    return f"had no person been waited for, the task would take {wall}, and {saved}"
 
 
 def evidence_sentences(profile: TaskProfile) -> tuple[str, str | None, str]:

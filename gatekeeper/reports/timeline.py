@@ -18,7 +18,7 @@ class Bar:
     """One span or phase; times are shares of the axis, from 0 to 1.
 
     ``marked`` says whether the critical path runs through it, ``on_path`` where. A ``container`` is
-    drawn thin: its time is that of the bars below it.
+    drawn thin: its time is that of the bars below it. ``estimated`` bars have a broken outline.
     """
 
     label: str
@@ -30,6 +30,17 @@ class Bar:
     on_path: tuple[tuple[float, float], ...]
     marked: bool
     container: bool
+    estimated: bool = False
+
+    @property
+    def style(self) -> str:
+        """CSS classes of its colour."""
+        return f"k-{self.kind}" + (" est" if self.estimated else "")
+
+    @property
+    def meaning(self) -> str:
+        """How the legend names it."""
+        return self.kind.replace("_", " ") + (", estimated" if self.estimated else "")
 
 
 @dataclass(frozen=True)
@@ -46,12 +57,12 @@ class Timeline:
 def draw_timeline(chart: Timeline) -> Markup:
     """Return the bars as a list with a legend of their kinds."""
     rows = Markup("").join(_row(bar) for bar in chart.bars)
-    kinds = dict.fromkeys(bar.kind for bar in chart.bars)
+    kinds = {bar.style: bar.meaning for bar in chart.bars}
     legend = Markup("").join(
         Markup('<li><svg viewBox="0 0 10 10" aria-hidden="true">{}</svg>{}</li>').format(
-            _rect((0, 1), f"k-{kind}", (0, 10), 10), kind.replace("_", " ")
+            _rect((0, 1), style, (0, 10), 10), meaning
         )
-        for kind in kinds
+        for style, meaning in kinds.items()
     )
     rest = Markup('<p class="muted">{} shorter bars beside the path are not drawn.</p>').format(
         chart.left_out
@@ -65,8 +76,8 @@ def draw_timeline(chart: Timeline) -> Markup:
 
 def _row(bar: Bar) -> Markup:
     band = (3, 4) if bar.container else (0, 10)
-    parts = [_rect((bar.start, bar.end), f"k-{bar.kind} off", band, _UNITS)]
-    parts += [_rect(stretch, f"k-{bar.kind}", band, _UNITS) for stretch in bar.on_path]
+    parts = [_rect((bar.start, bar.end), f"{bar.style} off", band, _UNITS)]
+    parts += [_rect(stretch, bar.style, band, _UNITS) for stretch in bar.on_path]
     mark = Markup('<b title="on the critical path">●</b> ') if bar.marked else ""
     return Markup(
         '<li class="d{}{}"><span class="label">{}{}</span><span class="took">{}</span>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -31,12 +31,16 @@ KIND_STYLE = {
 """Terminal colour of each kind."""
 
 _MOST_ROWS = 48
+_ESTIMATED = "decode, estimated"
 _Intervals = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One bar: nanoseconds since the task's start; ``on_path`` are its stretches on the path."""
+    """One bar: nanoseconds since the task's start; ``on_path`` are its stretches on the path.
+
+    ``estimated`` decode is that of a call which shows no first token: tokens times a typical time.
+    """
 
     label: str
     depth: int
@@ -45,6 +49,7 @@ class Row:
     end_ns: int
     on_path: tuple[tuple[int, int], ...]
     container: bool
+    estimated: bool = False
 
 
 def rows(profile: TaskProfile) -> list[Row]:
@@ -61,14 +66,22 @@ def rows(profile: TaskProfile) -> list[Row]:
         end = (work.span.start_ns if work.end_ns is None else work.end_ns) - task.start_ns
         own = [*pieces.get(i, ()), *gaps[i]]
         split = work.call is not None and len(work.phases) > 1
+        guessed = work.call is not None and work.call.grade == "C"
         kind = work.kind if work.kind in KIND_STYLE else "other"
+        if work.call is not None and len(work.phases) == 1:
+            kind = work.phases[0].kind  # a call that is all one phase has no bar of that below it
         name = printable(work.span.name) + ("" if work.end_ns is not None else " (unfinished)")
+        whole = guessed and kind == "decode"
+        name += f" ({_ESTIMATED})" if whole else ""
         container = split or not work.phases
-        found.append(Row(name, depth, kind, start, end, tuple(own), container))
+        found.append(Row(name, depth, kind, start, end, tuple(own), container, whole))
         for phase in work.phases if split else ():
             begin, stop = phase.start_ns - task.start_ns, phase.end_ns - task.start_ns
             part = tuple((a, b) for a, b in own if begin <= a and b <= stop)
-            found.append(Row(phase.kind, depth + 1, phase.kind, begin, stop, part, container=False))
+            estimated = guessed and phase.kind == "decode"
+            label = _ESTIMATED if estimated else phase.kind
+            row = Row(label, depth + 1, phase.kind, begin, stop, part, container=False)
+            found.append(replace(row, estimated=estimated))
     return found
 
 

@@ -18,6 +18,7 @@ from gatekeeper.core.what_if import Change, WhatIf
 from gatekeeper.reports.profile import profile_json, render_profile, render_summary
 from gatekeeper.reports.profile_page import MOST_TASKS, profile_html
 from gatekeeper.reports.profile_words import excluded, total_sentence, waiting_sentence
+from gatekeeper.reports.waterfall import rows
 
 S = 10**9
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>&\x1b[2J{{ 7 * 7 }}'
@@ -95,8 +96,8 @@ def test_the_page_says_what_the_terminal_says() -> None:
         "What would faster work save in a.json ?",
         "Saves 45.0 %",
         "4.500 s of 10.000 s",
-        "Decode at 2 times and tool:sea* at 2 times the speed saves 4.500 s of 10.000 s (45.0 %)",
-        "infinitely fast decode would save 5.000 s of 10.000 s (50.0 %), never more",
+        "Decode at 2 times and the tool sea* at 2 times the speed saves 4.500 s of 10.000 s (45.0 %)",
+        "decode and the tool sea* in no time at all would save 8.000 s of 10.000 s (80.0 %), never",
         "reconciled: path and wall differ by 0.000 s",
         "the client's first-token time",
         "if a span waits only for what the trace records as its cause",
@@ -206,6 +207,64 @@ def test_json_takes_the_what_if_apart_and_shows_the_residual_and_the_repairs() -
     assert lost["completeness"] == 0.5
 
 
+def told(what: str, *spans: Any) -> str:
+    changes = tuple(map(Change.parse, what.split()))
+    profile = profile_task(trace(*spans), what_if=WhatIf(changes))
+    return " ".join(shown(render_profile(profile, "a.json")).split())
+
+
+def test_the_ceiling_is_that_of_the_work_asked_about() -> None:
+    search = span("tool", 6 * S, 10 * S, parent="root", kind="tool", name="search")
+    spans = (span("root", 0, 10 * S), call("llm", 0, 1, 6), search)
+    text = told("tool:search=2", *spans)
+    assert "the tool search in no time at all would save 4.000 s of 10.000 s (40.0 %)" in text
+    assert "The tool search at 2 times the speed saves 2.000 s" in text
+    assert "infinitely fast decode" not in text
+    assert "infinitely fast decode would save 5.000 s" in told("decode=2", *spans)
+    unknown = span("llm", 0, 6 * S, parent="root", kind="model")
+    text = told("tool=2 prefill=2", spans[0], unknown, search)
+    assert "unknown: nothing tells decode from the rest of its model calls" in text
+    assert "tool in no time at all would save 4.000 s" in told("tool=2", spans[0], unknown, search)
+    assert "unknown: no model call in it" in told("decode=2", spans[0], search)
+    assert "tool in no time at all would save 4.000 s" in told("tool=2", spans[0], search)
+
+
+def counted(start: int, end: int, tokens: int) -> Any:
+    name, usage = f"m{start}", {"gen_ai__usage__output_tokens": tokens}
+    return span(name, start * S, end * S, parent="root", kind="model", **usage)
+
+
+def test_decode_that_is_estimated_is_drawn_and_named_so_even_as_a_whole_call() -> None:
+    spans = (span("root", 0, 4 * S), counted(0, 2, 1000), counted(2, 4, 10))
+    profile = profile_task(trace(*spans))
+    assert [(one.kind, one.estimated) for one in rows(profile)] == [
+        ("other", False),
+        (
+            "decode",
+            True,
+        ),  # 1,000 tokens would take longer than the call: all of it counts as decode
+        ("other", False),
+        ("prefill", False),
+        ("decode", True),
+    ]
+    page = Parsed(profile_html([("a.json", profile)], []))
+    assert any(attrs.get("class") == "k-decode est" for tag, attrs in page.tags if tag == "rect")
+    assert page.texts.count("decode, estimated") == 2  # a bar and the legend
+    assert "m0 (decode, estimated)" in page.texts
+    assert "for 1 of them that is longer than the call took, and is cut to that" in page.text
+    seen = profile_task(trace(span("root", 0, 10 * S), call("llm", 0, 1, 6)))
+    page = Parsed(profile_html([("a.json", seen)], []))
+    assert not any("est" in (attrs.get("class") or "").split() for _, attrs in page.tags)
+    assert "cut to" not in page.text
+
+
+def test_a_question_about_tools_does_not_speak_of_token_rates() -> None:
+    tool = span("tool", 2 * S, 4 * S, parent="root", kind="tool")
+    spans = (span("root", 0, 4 * S), counted(0, 2, 10), tool)
+    assert "token rate" not in told("tool=2", *spans)
+    assert "token rate" in told("decode=2", *spans)
+
+
 @pytest.mark.parametrize("value", ["0.5", "0.9"])
 def test_a_slow_down_reads_as_a_cost(value: str) -> None:
     spans = (span("root", 0, 10 * S), call("llm", 0, 1, 6, gen_ai__usage__output_tokens=5))
@@ -220,11 +279,11 @@ def test_a_slow_down_reads_as_a_cost(value: str) -> None:
     [
         (
             MEASURED,
-            "3.000 s would be left had no person been waited for, of which this would save 0.600 s",
+            "had no person been waited for, the task would take 3.000 s, and this would save 0.600 s",
         ),
         (
             BOUND,
-            "3.000 s or more would be left, of which this would save 0.600 s (20.0 %): the trace",
+            "the task would take at least 3.000 s, and this would save 0.600 s (20.0 %) of that: ",
         ),
     ],
 )
