@@ -155,12 +155,15 @@ def _text(answer: Mapping[str, Any]) -> str:
     lines = [f"{answer['outcome']}: {n} pairs, b={b}, c={c}"]
     lines += [f"{p['outcome']:<12} {p['name']}: {p['detail']}" for p in answer["parts"]]
     if needed is not None:
-        said = f"equal arms pass with about {count(needed)} pairs at this margin and discordance"
+        said = (
+            f"equal arms pass 9 times in 10 with about {count(needed)} pairs at this margin and "
+            "discordance"
+        )
         success = next(part for part in answer["parts"] if part["name"] == "success")
         if success["outcome"] == "PASS" and answer["n"] < needed:
             said += (
-                "; fewer sufficed here, because the low end of the interval is inside the margin "
-                "already: that number is a plan's, to pass 9 times in 10"
+                "; here fewer were enough, because the low end of the interval is inside the margin "
+                "already"
             )
         lines.append(said)
     return "\n".join(lines)

@@ -37,6 +37,7 @@ from gatekeeper.reports.route_report_gates import (
     gate_groups,
     investigate,
     moment,
+    most_in_window,
     run_figures,
 )
 from gatekeeper.reports.route_report_serving import serving_sections
@@ -322,7 +323,7 @@ def _provenance(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...
             "Target",
             (f"{target.get('source', UNKNOWN)}, revision {target.get('revision') or UNKNOWN}",),
         ),
-        ("Proposer", line(f"{proposer.get('kind', UNKNOWN)}, window up to ", gamma)),
+        ("Proposer", line(str(proposer.get("kind", UNKNOWN)), most_in_window(gamma))),
         (
             "Contract",
             (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.charts import Forest, Interval
+from gatekeeper.reports.plain_words import kind_of_token
 from gatekeeper.reports.route_report_figures import (
     UNKNOWN,
     Block,
@@ -32,7 +33,7 @@ from gatekeeper.reports.route_report_power import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["gate_groups", "investigate", "mark", "moment", "run_figures"]
+__all__ = ["gate_groups", "investigate", "mark", "moment", "most_in_window", "run_figures"]
 
 _TONE = {"PASS": "good", "FAIL": "bad", "ERROR": "bad", "INCONCLUSIVE": "warn"}
 _QUESTION = {
@@ -235,12 +236,19 @@ def _texts(figures: RunFigures) -> Line:
 
 
 def _sampled(figures: RunFigures, settings: Sequence[str]) -> Line:
-    window = line(", window up to ", figures.figure("summary.gamma", forms.count))
+    window = most_in_window(figures.figure("summary.gamma", forms.count))
     if texts_alone(figures):
         tokens = figures.figure("summary.scoring.tokens", forms.count)
         return line(tokens, " tokens of texts compared by two-sample tests, none scored", window)
     tokens = figures.figure("summary.tokens", forms.count, "tokens")
     return line(tokens, f" tokens at {', '.join(settings) or 'no setting'}", window)
+
+
+def most_in_window(gamma: Piece) -> Line:
+    """How many tokens a window may have, after a comma; servers that run may not state it."""
+    if gamma == UNKNOWN:
+        return (", size of the window not stated",)
+    return line(", window up to ", gamma)
 
 
 def _undisclosed(figures: RunFigures) -> tuple[Block, ...]:
@@ -291,7 +299,7 @@ def _tolerances(figures: RunFigures) -> list[Block]:
         at = f"summary.tolerance[{i}]"
         shown.append(
             (
-                (f"{rows[i]['feature']} ({rows[i]['stratum']}, {rows[i]['setting']})",),
+                (f"{_feature(rows[i])} ({rows[i]['stratum']}, {rows[i]['setting']})",),
                 (mark(rows[i]["outcome"]),),
                 (figures.figure(f"{at}.n", forms.count),),
                 line(
@@ -314,6 +322,12 @@ def _tolerances(figures: RunFigures) -> list[Block]:
         caption += f": the {len(shown)} nearest to their tolerance of {len(rows)}"
     columns = ("feature", "outcome", "tokens", "deviation", "tolerance")
     return [Table(caption, columns, tuple(shown))]
+
+
+def _feature(row: Mapping[str, Any]) -> str:
+    """A declared feature in the words of its name; one that is a bit of the id says what that is."""
+    name = str(row["feature"])
+    return f"{kind_of_token(name)}, {name}" if name.startswith("id bit ") else name
 
 
 def _serving(document: Mapping[str, Any], figures: RunFigures) -> tuple[_Rows, tuple[Block, ...]]:

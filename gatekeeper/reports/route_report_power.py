@@ -67,11 +67,11 @@ def serving_power(route: str, figures: RunFigures) -> Line:
 def outcome_power(figures: RunFigures) -> Line:
     """How many pairs the margin takes, and why fewer did where fewer passed."""
     said = line(
-        "a loss of ",
+        "to rule out a loss of ",
         figures.figure("summary.margin", forms.share),
-        " needs ",
+        ", arms that succeed alike need ",
         figures.figure("summary.pairs_needed", forms.count, "pairs_needed"),
-        " pairs at the discordance seen, at the least ",
+        " pairs at the discordance seen to pass 9 times in 10, and any arms at the least ",
         figures.figure("summary.minimal_pairs", forms.count),
     )
     return line(said, _fewer_sufficed(figures.value("parts") or [], figures))
@@ -83,7 +83,6 @@ def _fewer_sufficed(parts: list[Mapping[str, str]], figures: RunFigures) -> Line
     if not passed or needed is None or n is None or n >= needed:
         return ()
     said = (
-        "; fewer sufficed here, because the low end of the interval is inside the margin already: "
-        "that number is a plan's, for arms that succeed alike to pass 9 times in 10"
+        "; here fewer were enough, because the low end of the interval is inside the margin already"
     )
     return (said,)

@@ -66,6 +66,49 @@ _TERMS = (
             "count as one"
         ),
     ),
+    (
+        "e-process, E",
+        r"\be-process\b|\bE (?:=|≥|stayed)",
+        (
+            "the strict test: E is what bets against the target's probabilities have made of a stake "
+            "of 1; while the tokens follow them it reaches 1/α with probability α at most, whenever "
+            "one looks"
+        ),
+    ),
+    (
+        "bank",
+        r"\bbank\b",
+        "the strict test's bets, each on another way to be wrong; E is their average",
+    ),
+    (
+        "id bit",
+        r"\bid bit\b",
+        (
+            "one binary digit of the token's number: the tokens that have a 1 there are one half of "
+            "the vocabulary, of no special kind"
+        ),
+    ),
+    (
+        "slowdown spread",
+        r"\bslowdown spread\b",
+        (
+            "slowdown of the load class that fares worst over that of the one that fares best; above "
+            "1 some are slowed more than others"
+        ),
+    ),
+    (
+        "E[P], T₁, Td, Tv, To",
+        r"E\[P\]",
+        (
+            "tokens that a round commits on average; time of an ordinary step, and of a round's "
+            "drafting, verifying and all the rest"
+        ),
+    ),
+    (
+        "b, c",
+        r"\bb=\d",
+        "pairs in which only the baseline (b) or only the candidate (c) succeeded",
+    ),
     ("goodput", r"\bgoodput\b", "requests per second that meet every objective of the policy"),
 )
 

@@ -113,14 +113,15 @@ def _difference(figures: RunFigures) -> Forest | None:
     text = forms.signed_share(found)
     if low is not None and high is not None:
         text += f" [{forms.signed_share(low)}, {forms.signed_share(high)}]"
-    row = Interval("candidate − baseline", found, low, high, text)
+    ends = [None if x is None else 100 * x for x in (low, high)]
+    row = Interval("candidate − baseline", 100 * found, ends[0], ends[1], text)
     alt = f"Difference in task success, {text}, against a margin of −{forms.share(margin)}"
     return Forest(
         "Difference in task success",
         alt,
-        "right of the margin is not worse",
+        "in percent; right of the margin is not worse",
         (row,),
-        (("margin", -margin), ("equal", 0.0)),
+        (("margin", -100 * margin), ("equal", 0.0)),
     )
 
 

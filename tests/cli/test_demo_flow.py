@@ -189,6 +189,12 @@ def test_a_straddling_value_is_told_what_would_narrow_it(walk: Demo, api: Api) -
     assert _narrowing(found) is None
 
 
+def test_the_tables_footnote_says_what_windows_and_evidence_are(walk: Demo, api: Api) -> None:
+    text = drawn(row(walk, api, "code"))
+    assert "γ: draft tokens a round; where it differs by load" in text
+    assert "evidence: gates with a verdict, of those that run" in text
+
+
 def test_small_amounts_have_no_powers_of_ten(walk: Demo, api: Api) -> None:
     total = {"per_task": 0.0049, "low": 9.4e-05, "high": 0.0091, "currency": "EUR"}
     assert "[0.000094, 0.0091]" in drawn({**row(walk, api, "code"), "value": {"total": total}})
@@ -214,6 +220,8 @@ def test_next_steps_hold_every_command_and_replace_the_last_token(tmp_path: Path
     assert deleted == ["/v1/tokens/old"]
     said = [command for _, commands in steps for command in commands]
     assert any("route test my-trace.json" in command for command in said)
+    titles = [title for title, _ in steps]
+    assert any("priced together with the demo's own tasks" in title for title in titles)
     own = [command for command in said if "own-servers" in command or " worker " in command]
     assert [part.split()[-1] for part in own] == ["--plan", "&", "--wait"]
 

@@ -21,10 +21,13 @@ from gatekeeper.core.claims import Claim
 from gatekeeper.core.equations import recompute
 from gatekeeper.core.policies import Policy
 from gatekeeper.core.running_pair import pair_document
+from gatekeeper.reports.charts import Forest
 from gatekeeper.reports.route_html import render_html
 from gatekeeper.reports.route_markdown import render_markdown
 from gatekeeper.reports.route_report import lay_out
-from gatekeeper.reports.route_report_figures import leaf
+from gatekeeper.reports.route_report_figures import Charts, Ledger, Paragraph, RunFigures, leaf
+from gatekeeper.reports.route_report_terms import terms_section
+from gatekeeper.reports.route_report_value import outcome_section
 from gatekeeper.reports.route_terminal import render_terminal
 
 if TYPE_CHECKING:
@@ -337,6 +340,54 @@ def test_terms_are_explained_where_they_occur(reported_route: Reported) -> None:
     (terms,) = [one for one in sections if one.name == "terms"]
     assert "TPOT" not in str(terms)
     assert sections[-1] is terms
+
+
+@pytest.mark.parametrize(
+    ("used", "meaning"),
+    [
+        ("strict e-process", "the strict test: E is what bets against"),
+        ("id bit", "one binary digit of the token's number"),
+        ("slowdown spread", "slowdown of the load class that fares worst over"),
+        ("E[P]·T₁ ÷ (Td + Tv + To)", "tokens that a round commits on average; time of an ordinary"),
+        ("b=", "only the baseline (b) or only the candidate (c) succeeded"),
+    ],
+)
+def test_signs_and_names_of_the_statistics_are_among_the_terms(
+    reported_route: Reported, used: str, meaning: str
+) -> None:
+    full = shown(reported_route.full)
+    assert used in full
+    assert full.count(meaning) == 1
+    assert meaning not in shown(reported_route.steps["nothing"])
+
+
+def test_the_bank_is_explained_where_its_cost_is_shown() -> None:
+    paragraph = Paragraph(("bank 0.5 ms a token",))
+    assert "E is their average" in str(terms_section([paragraph]))
+    assert terms_section([Paragraph(("nothing",))]) == ()
+
+
+def test_a_bit_of_the_id_is_said_in_words(reported_route: Reported) -> None:
+    document = copy.deepcopy(reported_route.full)
+    rows = document["gates"]["equivalence"]["result"]["summary"]["tolerance"]
+    for row in rows:
+        row["feature"] = "id bit 2"
+    assert "tokens of one half of the vocabulary, id bit 2 (" in shown(document)
+
+
+def test_the_axis_of_the_difference_counts_percent_as_its_label_does(
+    reported_route: Reported,
+) -> None:
+    document = reported_route.full
+    summary = document["gates"]["outcome"]["result"]["summary"]
+    figures = RunFigures(Ledger.of(()), "run", "outcome", document["gates"]["outcome"]["result"])
+    (charts,) = [one for one in outcome_section(figures).blocks if isinstance(one, Charts)]
+    (forest,) = charts.charts
+    assert isinstance(forest, Forest)
+    assert forest.x_label.startswith("in percent")
+    assert forest.rows[0].value == 100 * summary["difference"]
+    assert forest.rows[0].low == 100 * summary["interval"][0]
+    assert dict(forest.references) == {"margin": -100 * summary["margin"], "equal": 0.0}
 
 
 def test_a_round_cheaper_than_a_step_is_explained(reported_route: Reported) -> None:

@@ -19,5 +19,12 @@ def test_a_pass_with_fewer_pairs_than_planned_says_why(
     result = {"summary": summary, "parts": [{"name": "success", "outcome": outcome}]}
     said = outcome_power(RunFigures(Ledger.of(()), "run", "outcome", result))
     words = "".join(piece if isinstance(piece, str) else piece.text for piece in said)
-    assert words.startswith("a loss of 20 % needs 78 pairs")
-    assert ("fewer sufficed here" in words) == told
+    assert words.startswith("to rule out a loss of 20 %, arms that succeed alike need 78 pairs")
+    assert words.count("9 times in 10") == 1
+    assert (
+        words.endswith(
+            "; here fewer were enough, because the low end of the interval is inside "
+            "the margin already"
+        )
+        == told
+    )

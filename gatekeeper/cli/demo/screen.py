@@ -32,7 +32,9 @@ _WIDEST = {
 """Columns whose cells take several lines, with what they hold on one."""
 _CAPTION = (
     "speed-up: time per token, ordinary ÷ speculative, at N concurrent requests: those that the value "
-    "is priced at, the worst that passed; where nothing is priced, the best measured"
+    "is priced at, the worst that passed; where nothing is priced, the best measured\n"
+    "γ: draft tokens a round; where it differs by load, from the lowest concurrency up\n"
+    "evidence: gates with a verdict, of those that run, and the day (month-day) until which all count"
 )
 _TYPICAL_S = {"equivalence": 60.0, "serving": 40.0, "outcome": 70.0}
 """What a gate of the demo takes on two idle cores: a first estimate, until one has ended here."""
