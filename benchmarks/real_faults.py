@@ -46,6 +46,8 @@ LIMIT, SEEDS = 5000, 5
 """Sampled tokens within which each seed must alarm."""
 
 ACCEPTANCE = (0.6, 0.8)
+"""Of a draft token whose predecessors were accepted: what the reference points are given for."""
+
 TEMPERATURE = 1.0
 GAMMA, SLOTS, CONTEXT = 4, 8, 384
 SLICES = {"prose": 12, "code": 6}
@@ -76,8 +78,14 @@ def until_found(
         "part": (summary["counter_example"] or {}).get("part"),
         "family": summary["strict"]["worst_family"],
         "tokens": summary["tokens"],
-        "acceptance": counts[0].acceptance_rate if counts else None,
+        "acceptance": _acceptance(counts[0]) if counts else None,
     }
+
+
+def _acceptance(counts: AcceptanceCounts) -> float | None:
+    """Accepted ÷ judged draft tokens, over all positions of the window; the rest was never judged."""
+    judged = sum(counts.reached)
+    return sum(counts.accepted_at) / judged if judged else None
 
 
 def on_real_model(fault: str | None, *, seeds: int = SEEDS) -> dict[str, Any]:
