@@ -9,7 +9,7 @@ from gatekeeper.actions.decide import derive
 from gatekeeper.core.artifacts import parse_artifact
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.documents import plain, read
-from gatekeeper.core.names import check_name
+from gatekeeper.core.names import check_name, check_same_name
 from gatekeeper.core.policies import Policy, Slo
 from gatekeeper.core.ramp import Rollout
 from gatekeeper.core.routing import Rule
@@ -193,14 +193,7 @@ def new_policy(actor: Actor, name: str, document: Mapping[str, Any]) -> PolicyRe
         InputError: it is not sound, or carries another name.
     """
     policy = Policy.from_dict(document)
-    check_name("name", name)
-    if policy.name != name:
-        raise InputError(
-            f"differs from the name {name} it is applied under",
-            field="name",
-            value=policy.name,
-            remedy="use one name",
-        )
+    check_same_name(policy.name, name)
     return PolicyRecord(policy.digest, name, policy.to_dict(), 0.0, actor.name)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from gatekeeper.actions import on_demand
 from gatekeeper.actions.decide import derive
 from gatekeeper.core.economics import Economics
-from gatekeeper.core.names import check_name
-from gatekeeper.errors import InputError, NotFound
+from gatekeeper.core.names import check_same_name
+from gatekeeper.errors import NotFound
 from gatekeeper.store import access, catalog, economics
 from gatekeeper.store.economics import EconomicsRecord
 
@@ -60,14 +60,7 @@ def new_economics(actor: Actor, name: str, document: Mapping[str, Any]) -> Econo
         InputError: it is not sound, or carries another name.
     """
     prices = Economics.from_dict(document)
-    check_name("name", name)
-    if prices.name != name:
-        raise InputError(
-            f"differs from the name {name} it is applied under",
-            field="name",
-            value=prices.name,
-            remedy="use one name",
-        )
+    check_same_name(prices.name, name)
     return EconomicsRecord(prices.digest, name, prices.to_dict(), 0.0, actor.name)
 
 

@@ -6,7 +6,7 @@ import re
 
 from gatekeeper.errors import InputError
 
-__all__ = ["check_name"]
+__all__ = ["check_name", "check_same_name"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -21,4 +21,16 @@ def check_name(field: str, name: str) -> None:
             field=field,
             value=name,
             remedy="use a-z, 0-9, '.', '_' and '-', up to 100, beginning with a letter or digit",
+        )
+
+
+def check_same_name(found: str, name: str) -> None:
+    """Raise ``InputError`` where ``name`` is none, or the document that it is applied to has another."""
+    check_name("name", name)
+    if found != name:
+        raise InputError(
+            f"differs from the name {name} it is applied under",
+            field="name",
+            value=found,
+            remedy="use one name",
         )

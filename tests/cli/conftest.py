@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from look_up_artifact import look_up_artifact
 from value_rollout import Rollout, add_tasks
 
 from gatekeeper.cli import main
@@ -52,32 +53,6 @@ def gatekeeper(
     return run
 
 
-DOCUMENT = {
-    "schema": 1,
-    "target": {
-        "source": "hf:tiny/model@abc",
-        "revision": "abc",
-        "files": {"model.safetensors": "1" * 64},
-        "tokenizer": "2" * 64,
-        "vocab_size": 64,
-        "architecture": "llama",
-    },
-    "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-    "gamma": 4,
-    "acceptance": {"method": "standard", "contract": "exact"},
-    "sampling": [{"temperature": 0.0}],
-    "engine": {
-        "name": "reference",
-        "version": "1",
-        "dtype": "float32",
-        "kv_dtype": "float32",
-        "tensor_parallel": 1,
-        "device": "cpu",
-        "draft_device": "cpu",
-    },
-}
-
-
 @pytest.fixture
 def enabled(live_server: LiveServer) -> Iterator[Rollout]:
     """A server with one route that is enabled for its value."""
@@ -88,7 +63,7 @@ def enabled(live_server: LiveServer) -> Iterator[Rollout]:
         rollout = Rollout(clients)
         rollout.apply()
         admin = clients["admin"]
-        digest = admin.post("/v1/artifacts", json=DOCUMENT).json()["digest"]
+        digest = admin.post("/v1/artifacts", json=look_up_artifact("reference")).json()["digest"]
         body = {"slice": "prose", "artifact": digest, "policy": "priced"}
         assert admin.put("/v1/routes/prose", json=body).is_success
         add_tasks(live_server.db)

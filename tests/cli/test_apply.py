@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 import yaml
+from look_up_artifact import look_up_artifact
 
 from gatekeeper.cli import http as cli_http
 from gatekeeper.config import data_dir
@@ -36,7 +37,11 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture
 def run(live_server: LiveServer, gatekeeper: Run) -> Run:
     with live_server.client("operator") as operator:
-        digest = operator.post("/v1/artifacts", json=artifact()).raise_for_status().json()["digest"]
+        digest = (
+            operator.post("/v1/artifacts", json=look_up_artifact("reference"))
+            .raise_for_status()
+            .json()["digest"]
+        )
         operator.put("/v1/artifacts/aliases/current", json={"digest": digest}).raise_for_status()
         body = {"slice": "prose", "artifact": "current", "policy": "ci"}
         operator.put("/v1/routes/prose", json=body).raise_for_status()
@@ -45,33 +50,6 @@ def run(live_server: LiveServer, gatekeeper: Run) -> Run:
         return gatekeeper(*arguments, URL=live_server.url, TOKEN=live_server.tokens["admin"])
 
     return call
-
-
-def artifact() -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "target": {
-            "source": "hf:tiny/model@abc",
-            "revision": "abc",
-            "files": {"model.safetensors": "1" * 64},
-            "tokenizer": "2" * 64,
-            "vocab_size": 64,
-            "architecture": "llama",
-        },
-        "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-        "gamma": 4,
-        "acceptance": {"method": "standard", "contract": "exact"},
-        "sampling": [{"temperature": 0.0}],
-        "engine": {
-            "name": "reference",
-            "version": "1",
-            "dtype": "float32",
-            "kv_dtype": "float32",
-            "tensor_parallel": 1,
-            "device": "cpu",
-            "draft_device": "cpu",
-        },
-    }
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:

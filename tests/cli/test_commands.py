@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from look_up_artifact import look_up_artifact
 
 from gatekeeper.cli import audit
 from gatekeeper.cli.show import counted
@@ -20,30 +21,7 @@ if TYPE_CHECKING:
 Run = Callable[..., Any]
 Live = Any  # gatekeeper's live server, see tests/live.py
 
-ARTIFACT = {
-    "schema": 1,
-    "target": {
-        "source": "hf:tiny/model@abc",
-        "revision": "abc",
-        "files": {"model.safetensors": "1" * 64},
-        "tokenizer": "2" * 64,
-        "vocab_size": 64,
-        "architecture": "llama",
-    },
-    "proposer": {"kind": "ngram", "parameters": {"max_match": 3, "min_match": 1}},
-    "gamma": 4,
-    "acceptance": {"method": "standard", "contract": "exact"},
-    "sampling": [{"temperature": 0.0}],
-    "engine": {
-        "name": "reference",
-        "version": "1",
-        "dtype": "float32",
-        "kv_dtype": "float32",
-        "tensor_parallel": 1,
-        "device": "cpu",
-        "draft_device": "cpu",
-    },
-}
+ARTIFACT = look_up_artifact("reference")
 
 
 @pytest.fixture
