@@ -9,11 +9,10 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from click.testing import CliRunner
+from shipped_policies import shipped_policy
 
 from gatekeeper.cli import cli
-from gatekeeper.config import data_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 
 def policy() -> Any:
     """The demo's, small enough for a real model in a test."""
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["name"] = "small"
-    document["equivalence"] |= {"tokens_per_request": 20}
-    document["equivalence"]["sampled"] |= {"min_tokens": 100, "max_tokens": 8 * 3 * 20}
+    document["equivalence"] |= {"tokens_per_request": 12}
+    document["equivalence"]["sampled"] |= {"min_tokens": 60, "max_tokens": 8 * 3 * 12}
     document["serving"] |= {
         "concurrency": [1],
-        "tokens_per_request": 20,
+        "tokens_per_request": 12,
         "requests_per_block": 1,
         "sweep_blocks": 1,
         "confirm_blocks": 5,

@@ -9,11 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import yaml
 from reported import artifact as reference_artifact
+from shipped_policies import shipped_policy
 
 from gatekeeper import workloads
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import GREEDY, DecodeRequest, SamplingSettings
 from gatekeeper.core.policy_schema import Policy
 from gatekeeper.core.running_pair import pair_document
@@ -38,7 +37,7 @@ __all__ = ["ALL", "CASES", "case", "document", "explained", "policy", "servers"]
 
 
 def policy(least: int = 120, most: int = 300, tolerance: float = 0.4) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("demo")
     document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
     document["equivalence"]["tolerance"] |= {"window": tolerance, "bonus": tolerance}
     sampled = document["equivalence"]["sampled"]

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 import pytest
-import yaml
 from live import LiveServer, serving
+from shipped_policies import shipped_policy
 
 from gatekeeper.actions.price import reprice
 from gatekeeper.actions.tasks import settle_due
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import TokenPrompt
 from gatekeeper.core.policies import Policy
 from gatekeeper.core.verdicts import to_json
@@ -65,7 +64,7 @@ def artifact(gamma: int = 2) -> dict[str, Any]:
 
 
 def policy(**changes: Any) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("demo")
     document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
     document["equivalence"]["tolerance"] |= {"window": 0.25, "bonus": 0.35}
     document["equivalence"]["sampled"] |= {"min_tokens": 240, "max_tokens": 600}

@@ -35,12 +35,14 @@ stage "import contracts" "$bin/lint-imports"
 # One process for half a minute: it runs beside the tests, which wait now and then. Alone: make lint.
 "$bin/mypy" &
 types=$!
-# Three processes on two cores: many tests wait for a server, a lease or a sleeping drafter.
-stage "tests" "$bin/pytest" -q -n 3 --dist worksteal -m "not model and not postgres and not package and not calibration and not browser and not crash"
+# Three processes on two cores: many tests wait for a server, a lease or a sleeping drafter. Two runs,
+# since each process loads every test file first.
+tests=("$bin/pytest" -q -n 3 -p no:schemathesis --durations 12)
+slow="postgres or browser or crash or package or model"
+stage "tests and calibration" "${tests[@]}" --dist worksteal -m "not ($slow)"
 stage "types" wait "$types"
-stage "calibration" "$bin/pytest" -q -n 2 --dist worksteal -m calibration
-# By file: what a file shares, such as the package's fresh environment, is built once.
-stage "PostgreSQL, browser, crash, package" "$bin/pytest" -q -n 3 --dist loadfile -m "postgres or browser or crash or package"
-# In our order, the longest first: left to itself the scheduler takes files by their number of tests.
-stage "real model" "$bin/pytest" -q -n 2 --dist loadfile --no-loadscope-reorder --durations 12 -m model
+# By file: what a file shares, such as the package's fresh environment or the engine of a real model, is
+# built once. In our order, the longest first: left to itself the scheduler goes by the number of tests.
+stage "PostgreSQL, browser, crash, package, real model" \
+  "${tests[@]}" --dist loadfile --no-loadscope-reorder -m "$slow"
 echo "== all stages passed"

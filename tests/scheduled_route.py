@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import yaml
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.policies import Policy
 from gatekeeper.store import catalog, decisions
 from gatekeeper.store.records import ArtifactRecord, PolicyRecord, RouteRecord
@@ -25,7 +24,7 @@ DOCUMENT = {
 
 def fill(db: Database) -> PolicyRecord:
     """Store two artifacts, policy ci, and route ``prose`` on the alias ``current`` of the first."""
-    policy = Policy.from_dict(yaml.safe_load((data_dir("policies") / "ci.yaml").read_text()))
+    policy = Policy.from_dict(shipped_policy("ci"))
     record = PolicyRecord(policy.digest, "ci", policy.to_dict(), 0.0, "test")
     with db.write() as session:
         decisions.new_epoch(session)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from pricing_cases import OUTCOME, PRICES, serving, task
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.store import rollouts, schema_traces
 from gatekeeper.store.database import now
 
@@ -31,7 +30,7 @@ PASS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def policy(**changes: Any) -> dict[str, Any]:
     """All three gates and a minimum of 0.001 EUR a task."""
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("ci")
     document |= {
         "name": "priced",
         "mandatory_gates": ["equivalence", "serving", "outcome"],

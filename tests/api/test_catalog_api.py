@@ -3,10 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 from value_rollout import Rollout, add_tasks, policy
-
-from gatekeeper.config import data_dir
 
 Api = Any  # the fixture's class lives in conftest
 
@@ -101,7 +99,7 @@ def test_a_bad_route_is_refused_whole(
 
 
 def test_a_policy_change_decides_its_routes_anew(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document = shipped_policy("ci")
     before = routed.decision()
     document["decision_ttl_s"] = 30
     answer = routed.admin.put("/v1/policies/ci", json=document)

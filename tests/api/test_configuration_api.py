@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.configuration import KINDS
 
 Api = Any  # the fixture's class lives in conftest
@@ -36,13 +36,12 @@ NIGHTLY = {
 
 
 def policy(**changes: Any) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("ci")
     return {**document, "name": "team", **changes}
 
 
 def prices(**changes: Any) -> dict[str, Any]:
-    folder = data_dir("policies") / "economics"
-    document: dict[str, Any] = yaml.safe_load((folder / "demo.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("economics/demo")
     return {**document, "name": "team", **changes}
 
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pandas as pd
 import pytest
-import yaml
 from reported import FAST, StepClock, artifact
+from shipped_policies import shipped_policy
 from sqlalchemy import select
 
 from gatekeeper.actions.decide import current
 from gatekeeper.actions.ledger import verify_ledger
 from gatekeeper.cli import main
-from gatekeeper.config import data_dir
 from gatekeeper.store import schema
 from gatekeeper.testing import FakeProvider
 from gatekeeper.worker.api import WorkerApi
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def policy() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("demo")
     document |= {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
     document["serving"] |= {"tokens_per_request": 8, "max_prompt_tokens": 400}
     document["equivalence"]["tolerance"] |= {"window": 0.2, "bonus": 0.3}

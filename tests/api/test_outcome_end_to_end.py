@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from reported import FAST, artifact
+from shipped_policies import shipped_policy
 
 from gatekeeper.actions.ledger import verify_ledger
-from gatekeeper.config import data_dir
 from gatekeeper.testing import FakeEngine, FakeProvider
 from gatekeeper.worker.api import WorkerApi
 from gatekeeper.worker.loop import Worker, WorkerOptions
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
 
 
 def policy() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document: dict[str, Any] = shipped_policy("demo")
     document |= {
         "name": "three",
         "mandatory_gates": ["equivalence", "serving", "outcome"],

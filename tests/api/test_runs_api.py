@@ -5,10 +5,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
 from gatekeeper.actions import queue
-from gatekeeper.config import data_dir
 from gatekeeper.errors import Unavailable
 from gatekeeper.store import schema
 
@@ -370,7 +369,7 @@ def test_a_broken_executor_leaves_the_run_to_any_worker(routed: Api) -> None:
 
 
 def test_hysteresis_delays_an_enable_and_the_reconciler_grants_it(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document = shipped_policy("ci")
     document["hysteresis_s"] = 4.0
     assert routed.admin.put("/v1/policies/ci", json=document).is_success
     for gate in ("equivalence", "serving"):
@@ -385,7 +384,7 @@ def test_hysteresis_delays_an_enable_and_the_reconciler_grants_it(routed: Api) -
 
 
 def test_evidence_that_expires_takes_the_enable_with_it(routed: Api) -> None:
-    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document = shipped_policy("ci")
     document["evidence_ttl_s"] = 5.0
     assert routed.admin.put("/v1/policies/ci", json=document).is_success
     for gate in ("equivalence", "serving"):

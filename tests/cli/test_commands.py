@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from look_up_artifact import look_up_artifact
+from shipped_policies import shipped_policy
 
 from gatekeeper.cli import audit
 from gatekeeper.cli.show import counted
@@ -83,7 +84,7 @@ def test_without_a_gate_all_that_the_policy_demands_is_run(routed: Run) -> None:
 
 
 def test_policies_from_a_folder(admin: Run, tmp_path: Path) -> None:
-    document = yaml.safe_load((data_dir("policies") / "ci.yaml").read_text())
+    document = shipped_policy("ci")
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({**document, "name": "ours"}))
     applied = admin("policy", "apply", tmp_path, "--json").json["items"]
     assert [(p["name"], p["changed"]) for p in applied] == [("ours", True)]

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import yaml
 from look_up_artifact import look_up_artifact
+from shipped_policies import shipped_policy
 
 from gatekeeper.actions.identity import ROLES, SYSTEM, create_token
-from gatekeeper.config import data_dir
 from gatekeeper.store.database import open_database
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def send_secrets(world: World) -> None:
 
 def measure(world: World, tmp_path: Path) -> None:
     """One gate run with the fake engine, and a worker with a wrong token."""
-    policy = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    policy = shipped_policy("demo")
     gates = ["equivalence", "serving"]
     policy |= {"name": "test", "mandatory_gates": gates, "minimum_value": None}
     policy["equivalence"] |= {"tokens_per_request": 12}

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from equivalence_runs import BUDGET, HOT, PROMPTS, greedy_result, info, model
 from faults.synthetic import decode
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.policy_schema import Policy
 from gatekeeper.core.stats.server_logprobs import COLUMNS
 from gatekeeper.core.verdicts import Outcome
@@ -29,7 +28,7 @@ SAID = pd.DataFrame(
 
 
 def plan(**artifact: Any) -> equivalence.Plan:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     policy = replace(Policy.from_dict(document), equivalence=BUDGET)
     assert policy.serving.gammas, "no other window is on offer"
     return servers_own_forward.plan(policy, PAIR | artifact, prompts=PROMPTS)

@@ -4,13 +4,12 @@ import io
 import math
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
 from gatekeeper.core.acceptance import AcceptanceCounts
 from gatekeeper.core.decoding import GREEDY, Rates, SamplingSettings, TokenPrompt
@@ -40,8 +39,7 @@ PROMPTS = tuple(
 
 
 def policy() -> Any:
-    folder = Path(__file__).parents[2] / "policies"
-    return Policy.from_dict(yaml.safe_load((folder / "demo.yaml").read_text()))
+    return Policy.from_dict(shipped_policy("demo"))
 
 
 def small(**changes: Any) -> Any:

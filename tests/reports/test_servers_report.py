@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import plain_cases
-import yaml
 from fake_openai import Faults, fake_server
 from gatekeeper_adapters.engines.openai_http.provider import HttpProvider
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import GREEDY
 from gatekeeper.core.policy_schema import Policy
 from gatekeeper.core.running_pair import pair_document
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def policy() -> Policy:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["equivalence"] |= {"tokens_per_request": 8}
     document["equivalence"]["sampled"] |= {"min_tokens": 24, "max_tokens": 48}
     document["serving"] |= {

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-import yaml
 from look_up_artifact import look_up_artifact
+from shipped_policies import shipped_policy
 
 from gatekeeper.actions.ledger import verify_ledger
-from gatekeeper.config import data_dir
 from gatekeeper.testing import FakeProvider
 from gatekeeper.worker.api import WorkerApi
 from gatekeeper.worker.loop import Worker, WorkerOptions
@@ -34,7 +33,7 @@ def artifact() -> Any:
 
 def policy() -> Any:
     """So few tokens a run that one alone says nothing, and so wide a tolerance that some runs do."""
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document |= {"name": "test", "mandatory_gates": ["equivalence", "serving"]}
     document["minimum_value"] = None
     equivalence = document["equivalence"]

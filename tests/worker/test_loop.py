@@ -9,9 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.errors import Conflict, MissingExtra, Unauthorized, Unavailable
 from gatekeeper.gates.equivalence import TABLES
 from gatekeeper.testing import FakeProvider
@@ -21,7 +20,7 @@ from gatekeeper.worker.loop import Worker, WorkerOptions
 
 
 def policy() -> Any:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["equivalence"] |= {"tokens_per_request": 8}
     document["equivalence"]["greedy"]["prompts"] = 1
     document["equivalence"]["sampled"] |= {"min_tokens": 16, "max_tokens": 32}

@@ -6,13 +6,12 @@ import io
 import itertools
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
 from gatekeeper.core.decoding import SamplingSettings
 from gatekeeper.core.equations import verify
@@ -33,8 +32,7 @@ EXPECTED = 14
 
 
 def policy(**changes: Any) -> Policy:
-    folder = Path(__file__).parents[2] / "policies"
-    demo = Policy.from_dict(yaml.safe_load((folder / "demo.yaml").read_text()))
+    demo = Policy.from_dict(shipped_policy("demo"))
     settled: dict[str, Any] = {
         "pairs": 160,
         "samples": 4,

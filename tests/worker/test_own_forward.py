@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-import yaml
 from byte_models import write_byte_llama
 from engine_server import service_around, serving, serving_model
 from gatekeeper_adapters.engines.openai_http.provider import HttpProvider
 from gatekeeper_adapters.engines.reference.provider import PROVIDER as REFERENCE
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import GREEDY
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policy_schema import Policy
@@ -79,7 +78,7 @@ SERVERS: dict[str, Callable[[], FakeEngine]] = {
 
 
 def policy(tolerance: float = 0.2) -> Policy:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["equivalence"]["greedy"] |= {"prompts": 2}
     document["equivalence"]["sampled"] |= {"min_tokens": 160, "max_tokens": 300}
     document["equivalence"]["tolerance"] |= {"window": tolerance, "bonus": tolerance}

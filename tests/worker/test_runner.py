@@ -3,12 +3,11 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
 from gatekeeper.core.decoding import SamplingSettings, TokenPrompt
 from gatekeeper.core.equations import verify
@@ -30,8 +29,7 @@ PROMPTS = tuple(
 
 
 def policy() -> Any:
-    folder = Path(__file__).parents[2] / "policies"
-    demo = Policy.from_dict(yaml.safe_load((folder / "demo.yaml").read_text()))
+    demo = Policy.from_dict(shipped_policy("demo"))
     sampled = replace(demo.equivalence.sampled, min_tokens=800, max_tokens=2000)
     tolerance = replace(demo.equivalence.tolerance, window=0.12, bonus=0.15)
     budget = replace(demo.serving, gammas=(4,), sweep_blocks=1, confirm_blocks=5, concurrency=(1,))

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-import yaml
 from fake_openai import FakeServer, Faults, fake_server
 from gatekeeper_adapters.engines.openai_http.provider import HttpProvider
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import GREEDY
 from gatekeeper.core.equations import verify
 from gatekeeper.core.policy_schema import Policy
@@ -33,7 +32,7 @@ PROVIDER = HttpProvider(loading_s=5.0, absent_s=0.2, pause_s=0.02)
 
 
 def policy() -> Policy:
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["equivalence"] |= {"tokens_per_request": 8}
     document["equivalence"]["sampled"] |= {"min_tokens": 24, "max_tokens": 10 * 8 * 3}
     document["serving"] |= {

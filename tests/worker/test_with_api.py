@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-import yaml
 from look_up_artifact import look_up_artifact
+from shipped_policies import shipped_policy
 
-from gatekeeper.config import data_dir
 from gatekeeper.errors import Conflict
 from gatekeeper.testing import FakeProvider
 from gatekeeper.worker.api import WorkerApi
@@ -34,7 +33,7 @@ def artifact() -> Any:
 
 def policy() -> Any:
     """The demo's, small enough for a test and wide enough for its few tokens."""
-    document = yaml.safe_load((data_dir("policies") / "demo.yaml").read_text())
+    document = shipped_policy("demo")
     document["name"] = "test"
     document |= {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
     equivalence, serving = document["equivalence"], document["serving"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import yaml
+from shipped_policies import shipped_policy
 
 pytest.importorskip("torch")
 
@@ -15,7 +15,6 @@ from engine_faults import FAULTS
 from gatekeeper_adapters.engines.reference.loader import Options, Switches, load_engine
 from tiny_models import write_tiny_llama
 
-from gatekeeper.config import data_dir
 from gatekeeper.core.decoding import DecodeRequest, SamplingSettings
 from gatekeeper.core.policy_schema import Policy
 from gatekeeper.core.verdicts import Outcome
@@ -80,7 +79,7 @@ def tasks(models: tuple[Path, Path]) -> tuple[Task, ...]:
 
 
 def judge(models: tuple[Path, Path], tasks: tuple[Task, ...], switches: Switches) -> Any:
-    demo = Policy.from_dict(yaml.safe_load((data_dir("policies") / "demo.yaml").read_text()))
+    demo = Policy.from_dict(shipped_policy("demo"))
     # What speculation costs on a tiny model says nothing; success is what is looked at.
     budget = replace(
         demo.outcome, pairs=160, samples=4, max_tokens=TOKENS, sampling=HOT, max_cost_ratio=100.0

@@ -1,4 +1,7 @@
-"""SmolLM2-135M-Instruct: the tokenizer, and 10 prompts × 32 greedy tokens at batch 1, 3 and 8."""
+"""SmolLM2-135M-Instruct: tokenizer, text and scores against transformers, bfloat16.
+
+Greedy text at batch 1, 3 and 8 is in test_real_proposers.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,8 @@ ASKED = (
     "Write one tool call per city, exactly in this form: "
     + CALL % "Paris"
     + " Cities: Rome, Oslo.",
-    "Repeat this list three times: red, green, blue, red, green, blue.",
-    "Continue the CSV:\nid,name,price\n1,apple,0.50\n2,pear,0.60\n3,plum,0.55",
     "Why is the sky blue? Answer in two sentences.",
-    "Tell a short story about a lighthouse keeper.",
     "Write a Python function that reverses a list.",
-    "Name five countries in Europe as a numbered list.",
-    "What is 12 + 30? Think step by step.",
-    "Translate to French: good morning, good evening, good night.",
-    "Explain what a cache is to a child.",
 )
 
 
@@ -54,16 +50,9 @@ def requests(engine: Any, gamma: int, **changes: Any) -> list[DecodeRequest]:
     ]
 
 
-def in_batches(engine: Any, wanted: list[DecodeRequest], size: int) -> dict[str, list[int]]:
-    tokens: dict[str, list[int]] = {}
-    for start in range(0, len(wanted), size):
-        tokens |= drive(engine, wanted[start : start + size]).tokens
-    return tokens
-
-
 @pytest.fixture(scope="module")
 def ordinary(engine: Any) -> dict[str, list[int]]:
-    return in_batches(engine, requests(engine, 0), 1)
+    return drive(engine, requests(engine, 0)).tokens
 
 
 def test_digits_and_newlines_are_split_as_the_model_was_trained(engine: Any, smollm2: Path) -> None:
@@ -89,8 +78,8 @@ def test_greedy_text_equals_transformers(
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    for i in (0, 3, 5):
-        prompt = torch.tensor([engine.tokenize(chat(ASKED[i]))])
+    for i, text in enumerate(ASKED):
+        prompt = torch.tensor([engine.tokenize(chat(text))])
         out = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
@@ -102,17 +91,10 @@ def test_greedy_text_equals_transformers(
         assert ordinary[f"r{i}"] == out[0, prompt.shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("batch", [8])
-def test_ordinary_text_does_not_depend_on_the_batch(
-    batch: int, engine: Any, ordinary: dict[str, list[int]]
-) -> None:
-    assert in_batches(engine, requests(engine, 0), batch) == ordinary
-
-
 def test_the_independent_scorer_confirms_every_greedy_token(
     engine: Any, ordinary: dict[str, list[int]]
 ) -> None:
-    for request in requests(engine, 0)[:4]:
+    for request in requests(engine, 0):
         scored = engine.score(request.prompt, ordinary[request.request_id], GREEDY)
         assert scored.deficit.max() < 1e-3
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import yaml
 from engine_driver import drive
+from shipped_policies import shipped_policy
 from tiny_drafters import TRIMMED, write_tiny_medusa
 from tiny_models import write_tiny_llama
 
@@ -23,6 +22,7 @@ from gatekeeper.worker.runner import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -136,8 +136,7 @@ def test_an_unknown_method_is_refused(build: Any) -> None:
 
 
 def policy() -> Any:
-    folder = Path(__file__).parents[3] / "policies"
-    demo = Policy.from_dict(yaml.safe_load((folder / "demo.yaml").read_text()))
+    demo = Policy.from_dict(shipped_policy("demo"))
     sampled = replace(demo.equivalence.sampled, min_tokens=300, max_tokens=1500, settings=(HOT,))
     greedy = replace(demo.equivalence.greedy, prompts=3)
     tolerance = replace(demo.equivalence.tolerance, window=0.15, bonus=0.2)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, cast
 
 import httpx
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Iterator
 
-__all__ = ["MAX_BYTES", "MAX_S", "AsyncBounded", "Bounded"]
+__all__ = ["MAX_BYTES", "MAX_S", "AsyncBounded", "Bounded", "certificates"]
 
 MAX_BYTES = 32 * 1024**2
 """Largest answer: some thousand tokens, each with its alternatives and their names."""
 
 MAX_S = 120.0
 """Longest answer to a question before the load; a silence is given up earlier."""
+
+
+@functools.cache
+def certificates() -> ssl.SSLContext:
+    """Those that httpx trusts, read once: 25 ms, in which no answer of a load would be timed."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class Bounded(httpx.HTTPTransport):

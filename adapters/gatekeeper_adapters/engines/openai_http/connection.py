@@ -10,7 +10,7 @@ import httpx
 
 from gatekeeper.errors import InputError
 from gatekeeper.protocols import Emitted, Ending
-from gatekeeper_adapters.engines.openai_http.bounds import AsyncBounded
+from gatekeeper_adapters.engines.openai_http.bounds import AsyncBounded, certificates
 from gatekeeper_adapters.engines.openai_http.token_ids import answer, token_body
 from gatekeeper_adapters.engines.openai_http.wire import (
     PATHS,
@@ -64,6 +64,7 @@ class HttpServer:
             headers=dict(self.headers),
             timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
             transport=AsyncBounded(
+                verify=certificates(),
                 limits=httpx.Limits(max_connections=at_most + 2, max_keepalive_connections=0),
                 trust_env=False,
             ),

@@ -15,7 +15,7 @@ from gatekeeper.core.running_pair import SERVERS_ENGINE, is_running_pair, server
 from gatekeeper.errors import Incompatible, InputError, Unauthorized, Unavailable
 from gatekeeper.protocols import PairInfo, ServerPair
 from gatekeeper_adapters.engines.openai_http.battery import examine
-from gatekeeper_adapters.engines.openai_http.bounds import Bounded
+from gatekeeper_adapters.engines.openai_http.bounds import Bounded, certificates
 from gatekeeper_adapters.engines.openai_http.connection import (
     CONNECT_S,
     SILENCE_S,
@@ -146,7 +146,11 @@ class HttpProvider:
             base_url=url,
             headers=headers,
             timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
-            transport=Bounded(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False),
+            transport=Bounded(
+                verify=certificates(),
+                limits=httpx.Limits(max_keepalive_connections=0),
+                trust_env=False,
+            ),
             trust_env=False,
         ) as client:
             probe = Probe(client, field, url)
