@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatekeeper.store import access, retention, schedules
+from gatekeeper.actions.delivered_due import open_window
+from gatekeeper.store import access, catalog, decisions, retention, rollouts, schedules
 from gatekeeper.store.database import now
 
 if TYPE_CHECKING:
@@ -15,13 +17,22 @@ if TYPE_CHECKING:
     from gatekeeper.actions.identity import Actor
     from gatekeeper.store.database import Database, Session
 
-__all__ = ["Removed", "remove_abandoned_uploads", "remove_old_fires", "remove_old_spans"]
+__all__ = [
+    "Removed",
+    "remove_abandoned_uploads",
+    "remove_old_fires",
+    "remove_old_outcomes",
+    "remove_old_spans",
+]
 
 BATCH = 100
 """Tasks in one transaction: nobody waits long for it."""
 
 FIRES = 1_000
 """Fires of schedules in one transaction."""
+
+OUTCOMES = 1_000
+"""Outcomes of tasks in one transaction."""
 
 UPLOAD_S = 86_400.0
 """No upload takes a day: a file that has lain as long was left by a process that was killed."""
@@ -82,6 +93,40 @@ def remove_old_fires(db: Database, actor: Actor, *, age_s: float) -> int:
                 session, actor=actor, action="fires.remove", target="schedules", detail=detail
             )
     return removed
+
+
+def remove_old_outcomes(db: Database, actor: Actor, *, age_s: float) -> int:
+    """Remove task outcomes told more than ``age_s`` seconds ago; return how many.
+
+    Windows that were judged keep their figures, and one that is still open keeps its outcomes. An
+    outcome that is told again afterwards counts as a new one.
+    """
+    with db.read() as session:
+        before = now(session) - age_s
+        names = [route.name for route in catalog.all_routes(session)]
+    removed = 0
+    for name in names:
+        gone = OUTCOMES
+        while gone == OUTCOMES:
+            with db.write() as session:
+                settled = min(before, _open_since(session, name))
+                gone = rollouts.remove_outcomes(session, name, before=settled, limit=OUTCOMES)
+            removed += gone
+    if removed:
+        detail = {"outcomes": removed, "before": before}
+        with db.write() as session:
+            access.audit(
+                session, actor=actor, action="outcomes.remove", target="outcomes", detail=detail
+            )
+    return removed
+
+
+def _open_since(session: Session, name: str) -> float:
+    """When the window of a route began that is not judged yet; endless where there is none."""
+    route = catalog.route(session, name)
+    decision = decisions.latest_decision(session, name)
+    window = None if route is None else open_window(session, route, decision)
+    return math.inf if window is None else window.since
 
 
 def _renewed(session: Session) -> Iterator[tuple[str, float]]:

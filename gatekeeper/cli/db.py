@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gatekeeper.cli.local import local_database
 from gatekeeper.cli.show import as_json_option, counted, home_option, print_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["db"]
 
@@ -94,6 +98,13 @@ def restored(home: Path | None, *, as_json: bool) -> None:
     help="What became of a schedule's times so long ago.",
 )
 @click.option(
+    "--outcomes-older-than",
+    "outcomes_s",
+    metavar="AGE",
+    callback=_age,
+    help="Outcomes of tasks that were told so long ago.",
+)
+@click.option(
     "--tokens-ended-for",
     "tokens_s",
     metavar="AGE",
@@ -106,15 +117,17 @@ def prune(
     *,
     spans_s: float | None,
     fires_s: float | None,
+    outcomes_s: float | None,
     tokens_s: float | None,
     home: Path | None,
     as_json: bool,
 ) -> None:
-    """Remove what is old: spans, the history of schedules, tokens that have ended.
+    """Remove what is old: spans, the history of schedules, outcomes, tokens that have ended.
 
     Tasks and their figures stay, and so do prices and reports; a critical path can no longer be
-    shown, and other routing rules no longer change them. Runs of schedules stay, and the audit trail
-    keeps who held a token. Files of uploads that a kill cut off go too. Run it daily, beside the
+    shown, and other routing rules no longer change them. Runs of schedules stay, a rollout keeps what
+    its judged windows delivered and the outcomes of the one that is open, and the audit trail keeps
+    who held a token. Files of uploads that a kill cut off go too. Run it daily, beside the
     server.
     """
     import time
@@ -122,7 +135,7 @@ def prune(
     from gatekeeper.actions import retention
     from gatekeeper.actions.identity import SYSTEM, remove_ended_tokens
 
-    if spans_s is None and fires_s is None and tokens_s is None:
+    if all(age is None for age in (spans_s, fires_s, outcomes_s, tokens_s)):
         raise click.UsageError("say what goes: --spans-older-than 30d, --fires-older-than 90d, …")
     gone: dict[str, int] = {}
     before: dict[str, float] = {}
@@ -133,21 +146,28 @@ def prune(
             before = {"before": spans.before}
         if fires_s is not None:
             gone["fires"] = retention.remove_old_fires(database, SYSTEM, age_s=fires_s)
+        if outcomes_s is not None:
+            gone["outcomes"] = retention.remove_old_outcomes(database, SYSTEM, age_s=outcomes_s)
         if tokens_s is not None:
             gone["tokens"] = len(remove_ended_tokens(database, SYSTEM, age_s=tokens_s))
         gone["uploads"] = retention.remove_abandoned_uploads(settings.evidence, at=time.time())
     if as_json:
         print_document(gone | before)
-        return
-    if spans_s is not None:
+    else:
+        _tell(gone)
+
+
+def _tell(gone: Mapping[str, int]) -> None:
+    if "spans" in gone:
         of = f"{counted(gone['spans'], 'span')} of {counted(gone['tasks'], 'task')}"
         click.echo(f"removed {of}, whose figures stay")
     for name, noun in (
         ("fires", "past fire"),
+        ("outcomes", "task outcome"),
         ("tokens", "ended token"),
         ("uploads", "cut-off upload"),
     ):
         if gone.get(name):
             click.echo(f"removed {counted(gone[name], noun)}")
-    if spans_s is None and not any(gone.values()):
+    if "spans" not in gone and not any(gone.values()):
         click.echo("nothing to remove: nothing is that old")

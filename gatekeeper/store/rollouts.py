@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from gatekeeper.core.arms import MIXED
 from gatekeeper.core.delivered_window import ArmTask
@@ -30,6 +30,7 @@ __all__ = [
     "arrivals",
     "latest_window",
     "outcomes",
+    "remove_outcomes",
     "windows",
 ]
 
@@ -77,6 +78,18 @@ def add_outcomes(session: Session, records: Sequence[OutcomeRecord]) -> None:
     rows = [{**asdict(record), "received_at": clock()} for record in records]
     for row in rows:
         session.execute(schema.outcome.insert().values(row))
+
+
+def remove_outcomes(session: Session, route: str, *, before: float, limit: int) -> int:
+    """Remove so many outcomes of a route that arrived before a time, oldest first; return how many."""
+    table = schema.outcome
+    old = (
+        select(table.c.id)
+        .where(table.c.route == route, table.c.received_at < before)
+        .order_by(table.c.received_at)
+        .limit(limit)
+    )
+    return int(session.execute(delete(table).where(table.c.id.in_(old))).rowcount)
 
 
 def _outcome(row: RowMapping) -> OutcomeRecord:

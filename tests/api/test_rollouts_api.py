@@ -10,9 +10,11 @@ import pytest
 from value_rollout import Rollout, add_tasks, arrive
 
 from gatekeeper.actions import decide
+from gatekeeper.actions.identity import SYSTEM
+from gatekeeper.actions.retention import remove_old_outcomes
 from gatekeeper.client import DecisionClient, RequestContext
 from gatekeeper.core.arms import ARMS, CANDIDATE, HOLDOUT, Split
-from gatekeeper.store import rollouts, schema_traces, tasks
+from gatekeeper.store import rollouts, schema_rollouts, schema_traces, tasks
 
 Api = Any  # the fixture's class lives in conftest
 ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # one database is enough
@@ -373,6 +375,36 @@ def test_outcomes_are_stored_once(routed: Api) -> None:
         assert field in answer.json()["field"], answer.json()
     assert send(one, one).status_code == 422
     assert routed.reader.post("/v1/outcomes", json={"outcomes": [one]}).status_code == 403
+
+
+def test_old_outcomes_go_but_for_those_of_the_window_that_is_open(routed: Api) -> None:
+    enable(routed)
+    both(routed, 0.6)
+    windows = delivered(routed)["windows"]
+    assert len(windows) == 1
+    routed.route("desk", policy="priced")
+
+    def told(route: str) -> Any:
+        one = {"route": route, "task": "t1", "arm": "candidate", "success": True, "wall_s": 0.0}
+        return routed.clients["ingester"].post("/v1/outcomes", json={"outcomes": [one]}).json()
+
+    def removed(age_s: float) -> int:
+        return remove_old_outcomes(routed.services.db, SYSTEM, age_s=age_s)
+
+    for route in ("prose", "desk"):
+        assert told(route)["stored"] == 1
+    assert removed(3600) == 0
+    assert removed(0) == 1
+    assert (told("desk"), told("prose")) == ({"stored": 1, "known": 0}, {"stored": 0, "known": 1})
+    with routed.services.db.write() as session:  # as if all of it had been told an hour earlier
+        table = schema_rollouts.outcome
+        session.execute(table.update().values(received_at=table.c.received_at - 3600))
+    assert removed(1800) == 2
+    assert told("prose") == {"stored": 1, "known": 0}
+    assert delivered(routed)["windows"] == windows
+    trail = routed.admin.get("/v1/audit").json()["items"]
+    found = [one["detail"]["outcomes"] for one in trail if one["action"] == "outcomes.remove"]
+    assert sorted(found) == [1, 2]
 
 
 def test_a_window_is_judged_once_among_replicas(routed: Api) -> None:

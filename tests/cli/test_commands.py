@@ -301,11 +301,18 @@ def test_db_prune_says_what_it_removed_and_refuses_what_is_no_age(
     for file in (cut_off, arriving):
         file.write_bytes(b"half")
     os.utime(cut_off, (0, 0))
-    options = ("--fires-older-than", "90d", "--tokens-ended-for", "0s")
+    options = (
+        "--fires-older-than",
+        "90d",
+        "--outcomes-older-than",
+        "90d",
+        "--tokens-ended-for",
+        "0s",
+    )
     gatekeeper("token", "create", "--role", "reader", "--ttl", "0.01", "--home", home)
     time.sleep(0.02)
     gone = gatekeeper("db", "prune", *options, "--home", home, "--json").json
-    assert gone == {"fires": 0, "tokens": 1, "uploads": 1}
+    assert gone == {"fires": 0, "outcomes": 0, "tokens": 1, "uploads": 1}
     assert [cut_off.exists(), arriving.exists()] == [False, True]
     nothing = gatekeeper("db", "prune", "--home", home)
     assert (nothing.status, "--spans-older-than" in nothing.err) == (2, True)
