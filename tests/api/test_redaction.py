@@ -270,7 +270,7 @@ def test_no_canary_in_the_database_the_log_or_any_answer(
     file = {"resourceSpans": [{"scopeSpans": [{"spans": [{**good, "traceId": "cd" * 16}]}]}]}
     imported = send("/v1/traces/import", content=json.dumps(file).encode())
     assert imported.json()["redacted_attributes"] == len(DIALECTS) + 1
-    api.services.reconciler.settle_tasks()
+    api.settle()
     seen = [
         api.reader.get(f"/v1/tasks/{'ab' * 16}").text,
         api.reader.get(f"/v1/tasks/{'ab' * 16}/critical-path").text,

@@ -56,7 +56,7 @@ def pass_days(api: Api, days: float) -> None:
         aged = {name: table.c[name] - days * DAY for name in ("touched_at", "due_at")}
         session.execute(table.update().values(aged))
     for _ in range(3):  # traces find their conversation first
-        api.services.reconciler.settle_tasks()
+        api.settle()
 
 
 def count(api: Api) -> int:

@@ -329,7 +329,7 @@ def test_spans_and_outcomes_carry_the_arm_and_candidates_are_not_priced(routed: 
             .where(table.c.id.in_(names))
             .values(touched_at=table.c.touched_at - 100, due_at=table.c.due_at - 100)
         )
-    routed.services.reconciler.settle_tasks()
+    routed.settle()
     told = [
         {"route": "prose", "task": names[1], "success": True},
         {"route": "prose", "task": names[5], "arm": CANDIDATE, "success": True},  # contradicts

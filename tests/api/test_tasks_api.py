@@ -81,7 +81,7 @@ def age(db: Database) -> None:
 def settle(api: Api) -> None:
     age(api.services.db)
     for _ in range(2):  # traces find their conversation first
-        api.services.reconciler.settle_tasks()
+        api.settle()
 
 
 def parts(api: Api, route: str) -> list[tasks.TaskRoute]:
@@ -152,7 +152,7 @@ def test_the_essay_trace_through_the_real_exporter_saves_twelve_percent(
 def test_a_route_gets_its_part_with_the_curve(routed: Api) -> None:
     routed.route("desk", rules=DESK, task_rules=AT_ONCE)
     routed.clients["ingester"].post("/v1/traces/import", content=ESSAY)
-    routed.services.reconciler.settle_tasks()
+    routed.settle()
     (record,) = listed(routed, route="desk", state="complete")["items"]
     assert (record["id"], record["routes"], record["session"]) == (ESSAY_ID, ["desk"], ESSAY_ID)
     assert listed(routed, route="prose")["items"] == []
@@ -168,7 +168,7 @@ def test_a_task_is_open_until_it_has_been_quiet(routed: Api) -> None:
     routed.route("desk", rules=DESK, task_rules={"quiet_s": 1000})
     routed.route("other", rules=[{"model": "m"}], task_rules=AT_ONCE)
     routed.clients["ingester"].post("/v1/traces/import", content=ESSAY)
-    routed.services.reconciler.settle_tasks()
+    routed.settle()
     (record,) = listed(routed)["items"]
     assert (record["state"], record["version"], record["wall_s"]) == ("open", 0, None)
     assert parts(routed, "desk") == []
@@ -226,7 +226,7 @@ def test_changed_rules_compute_what_is_there_anew(routed: Api) -> None:
     settle(routed)
     assert listed(routed)["unmatched_calls"] == 1
     routed.route("desk", rules=[{"model": "m"}], task_rules=AT_ONCE)
-    routed.services.reconciler.settle_tasks()
+    routed.settle()
     assert [p.version for p in parts(routed, "desk")] == [2]
     assert listed(routed)["unmatched_calls"] == 0
 

@@ -252,7 +252,7 @@ def test_no_span_breaks_the_server(
     answer = post(api, pack(body), JSON, **encoding)
     assert answer.status_code in (200, 400)
     assert answer.headers["content-type"] == JSON
-    api.services.reconciler.settle_tasks()  # what was stored can be computed, too
+    api.settle()  # what was stored can be computed, too
     assert api.reader.get("/v1/tasks").status_code == 200
     assert api.reader.get(f"/v1/tasks/{'ab' * 16}").status_code in (200, 404)
 

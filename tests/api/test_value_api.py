@@ -330,7 +330,7 @@ def test_posted_traces_become_the_value_of_their_route(routed: Api) -> None:
         text = essay.replace("0f1e2d3c4b5a69788796a5b4c3d2e1f0", f"{index + 1:032x}")
         answer = routed.clients["ingester"].post("/v1/traces/import", content=text.encode())
         assert answer.is_success, answer.text
-    routed.services.reconciler.settle_tasks()
+    routed.settle()
     rollout.gates("desk")
     lease = routed.decision("desk")
     assert (lease["action"], lease["reason"]) == ("enable", "gates_passed"), lease["explanation"]
