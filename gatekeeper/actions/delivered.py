@@ -15,7 +15,7 @@ import structlog
 from gatekeeper.actions.alarms import raise_alarms
 from gatekeeper.actions.catalog import get_route
 from gatekeeper.actions.decide import current, derive, present_pricing, stamp
-from gatekeeper.actions.delivered_due import OpenWindow, open_window
+from gatekeeper.actions.delivered_due import OpenWindow, judged_window, open_window
 from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.actions.ramp import ramp_of
 from gatekeeper.actions.submit import enqueue
@@ -236,7 +236,7 @@ def delivered_view(db: Database, name: str) -> dict[str, Any]:
         "split": None if lease.rollout is None else lease.rollout.to_dict(),
         "step_since": _since(decision),
         "window": None if judged is None else _shown(judged),
-        "windows": [_past(one) for one in before],
+        "windows": [judged_window(one) for one in before],
     }
 
 
@@ -253,16 +253,4 @@ def _shown(judged: _Judged) -> dict[str, Any]:
         "since": stamp(judged.window.since),
         **figures,
         "still_needed": list(judged.needed),
-    }
-
-
-def _past(record: WindowRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "artifact": record.artifact,
-        "share": record.share,
-        "since": stamp(record.since_at),
-        "until": stamp(record.until_at),
-        **record.document,
-        "outcome": record.outcome,
     }

@@ -6,11 +6,12 @@ So it needs no more than the database; ``actions.delivered`` computes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gatekeeper.actions import on_demand
+from gatekeeper.actions.decide import stamp
 from gatekeeper.actions.ramp import ramp_of
 from gatekeeper.core.arms import CANDIDATE, ORDINARY
 from gatekeeper.core.ramp import RampState, Rollout
@@ -20,8 +21,9 @@ from gatekeeper.store import catalog, decisions, rollouts
 if TYPE_CHECKING:
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import DecisionRecord, RouteRecord
+    from gatekeeper.store.rollouts import WindowRecord
 
-__all__ = ["OpenWindow", "judge_due", "open_window"]
+__all__ = ["OpenWindow", "judge_due", "judged_window", "open_window"]
 
 _log = structlog.get_logger()
 
@@ -76,3 +78,16 @@ def _due(db: Database) -> list[str]:
             if min(number.get(CANDIDATE, 0), ordinary) >= window.rollout.min_tasks:
                 found.append(route.name)
     return found
+
+
+def judged_window(record: WindowRecord) -> dict[str, Any]:
+    """Return what a judged window delivered, as a JSON-able document."""
+    return {
+        "id": record.id,
+        "artifact": record.artifact,
+        "share": record.share,
+        "since": stamp(record.since_at),
+        "until": stamp(record.until_at),
+        **record.document,
+        "outcome": record.outcome,
+    }

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gatekeeper.actions.catalog import get_route
 from gatekeeper.actions.decide import current, present_pricing, stamp
+from gatekeeper.actions.delivered_due import judged_window
 from gatekeeper.reports import route_claims
-from gatekeeper.store import catalog, decisions, results, runs
+from gatekeeper.store import catalog, decisions, results, rollouts, runs
 from gatekeeper.store.database import now
 from gatekeeper.store.task_counts import task_counts
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from gatekeeper.store.database import Database, Session
     from gatekeeper.store.records import DecisionRecord, GateRecord, OverrideRecord, RouteRecord
 
-__all__ = ["HISTORY", "route_report"]
+__all__ = ["HISTORY", "PERIODS", "route_report"]
 
 HISTORY = 20
 """Latest decisions and overrides that a report lists."""
+
+PERIODS = 5
+"""Judged windows of a rollout that a report lists."""
 
 _EVERY = 100_000
 """More claims than a run has."""
@@ -34,7 +38,7 @@ def route_report(db: Database, route: str) -> dict[str, Any]:
     ``gates`` holds, for each gate, the result that governs the decision: its outcome, state
     (``current`` or ``expired``), run, times, engine as the worker read it back, and evidence
     digests; None where the gate has never judged this artifact under this policy. ``value`` and
-    ``tasks`` are None where nothing was priced or ingested. ``claims`` hold every number.
+    ``tasks`` are None where nothing was priced or ingested, ``delivered`` where no rollout was. ``claims`` hold every number.
 
     Raises:
         NotFound: no such route.
@@ -75,6 +79,7 @@ def _document(
         "gates": gates,
         "value": _value(session, route, decision, governing),
         "tasks": _tasks(session, lease.route),
+        "delivered": _delivered(session, route),
         "history": [
             _decision(row)
             for row in decisions.decisions(session, route=lease.route, after=None, limit=HISTORY)
@@ -120,6 +125,12 @@ def _tasks(session: Session, route: str) -> dict[str, Any] | None:
     return counted if some else None
 
 
+def _delivered(session: Session, route: RouteRecord) -> list[dict[str, Any]] | None:
+    """Newest judged windows of a route's rollouts; None where it never had one."""
+    found = rollouts.windows(session, route.name, after=None, limit=PERIODS)
+    return [judged_window(one) for one in found] if found or route.rollout is not None else None
+
+
 def _claims(session: Session, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Ledger claims of the governing runs, then what the report's own numbers rest on."""
     route, policy, artifact = document["route"], document["policy"], document["artifact"]
@@ -140,6 +151,7 @@ def _claims(session: Session, document: Mapping[str, Any]) -> list[dict[str, Any
         rows += route_claims.priced(route, document["value"])
     if document["tasks"] is not None:
         rows += route_claims.counted(route, document["tasks"])
+    rows += route_claims.delivered(route, document["delivered"] or ())
     rows += route_claims.derived(route, document["gates"])
     rows += route_claims.decision_claims(document["decision"], policy["digest"])
     for kind, found in (("policy", policy), ("artifact", artifact)):

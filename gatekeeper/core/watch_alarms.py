@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gatekeeper.core.policies import Verdict
 
-__all__ = ["REARMED_BY", "Alarm", "barred"]
+__all__ = ["REARMED_BY", "Alarm", "barred", "raised_by"]
 
 REARMED_BY: Mapping[str, tuple[str, ...]] = {
     "version_mismatch": ("equivalence", "serving", "outcome"),
@@ -46,6 +46,11 @@ class Alarm:
     needed: tuple[str, ...]
 
 
+def raised_by(reason: str) -> str:
+    """Name what raises alarms of a reason."""
+    return "rollout" if reason in _DELIVERED else "live watch"
+
+
 def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
     """Turn an enable into a bypass where an alarm stands; a bypass keeps the reason it has."""
     standing = [alarm for alarm in alarms if alarm.needed]
@@ -54,7 +59,7 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
     order = list(REARMED_BY)
     first = min(standing, key=lambda alarm: (order.index(alarm.reason), alarm.raised_at))
     needed = tuple(
-        f"run the {gate} gate again: the {_who(alarm)} raised {alarm.reason} at "
+        f"run the {gate} gate again: the {raised_by(alarm.reason)} raised {alarm.reason} at "
         f"{alarm.raised_at.isoformat()}"
         for alarm in standing
         for gate in alarm.needed
@@ -66,7 +71,7 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
         gamma=0,
         gamma_by_concurrency={},
         reason=first.reason,
-        explanation=f"The {_who(first)} saw this: {first.explanation} "
+        explanation=f"The {raised_by(first.reason)} saw this: {first.explanation} "
         f"Bypass stands until evidence newer than {first.raised_at.isoformat()} passes "
         f"({', '.join(first.needed)}).",
         # the limits of every bypass: the measured region belongs to an enable
@@ -79,7 +84,3 @@ def barred(verdict: Verdict, alarms: Sequence[Alarm]) -> Verdict:
         evidence_expires_at=None,
         still_needed=tuple(dict.fromkeys(needed)),
     )
-
-
-def _who(alarm: Alarm) -> str:
-    return "rollout" if alarm.reason in _DELIVERED else "live watch"

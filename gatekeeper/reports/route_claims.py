@@ -22,12 +22,13 @@ from gatekeeper.core.stats.power import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "counted",
     "decision_claims",
     "declared",
+    "delivered",
     "derived",
     "judged",
     "priced",
@@ -123,6 +124,22 @@ def counted(route: str, tasks: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             status="measured",
             source="stored tasks",
         )
+
+
+def delivered(route: str, windows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every number of the judged windows of a rollout."""
+    for window in windows:
+        for path, value in leaves({k: v for k, v in window.items() if k != "id"}):
+            if is_number(value):
+                yield _row(
+                    f"delivered/{route}/{window['id']}/{path}",
+                    "delivered.judge",
+                    {"route": route, "window": window["id"]},
+                    value,
+                    "as in the window",
+                    status="measured",
+                    source=f"rollout of route {route}",
+                )
 
 
 def derived(route: str, gates: Mapping[str, Mapping[str, Any] | None]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gatekeeper.core.running_pair import is_running_pair
-from gatekeeper.core.watch_alarms import REARMED_BY
+from gatekeeper.core.watch_alarms import REARMED_BY, raised_by
 from gatekeeper.reports import number_forms as forms
 from gatekeeper.reports.gate_commands import (
     HOW_TO_PRICE,
@@ -19,6 +19,7 @@ from gatekeeper.reports.gate_commands import (
     run_command,
     runs_here,
 )
+from gatekeeper.reports.route_report_delivered import delivered_sections
 from gatekeeper.reports.route_report_figures import (
     UNKNOWN,
     Block,
@@ -57,6 +58,9 @@ _HEADLINE = {
     "insufficient_evidence": "the evidence does not support enabling yet",
     "gates_passed": "every mandatory gate passed",
     "override": "set by hand",
+    "below_promise": "tasks save less time than was promised",
+    "slower_than_holdout": "tasks take longer than those of the holdout",
+    "success_dropped": "tasks succeed less often than those of the holdout",
 }
 
 
@@ -80,6 +84,7 @@ def lay_out(document: Mapping[str, Any]) -> Report:
         *serving_sections(document, runs.get("serving")),
         outcome_section(runs.get("outcome")),
         value_section(document, ledger),
+        *delivered_sections(document, ledger),
         Section("change", "What would change it", _change(document, ledger)),
         Section("provenance", "Policy, artifact, engine", _provenance(document, ledger)),
         Section("history", "History and overrides", _history(document, ledger)),
@@ -168,7 +173,8 @@ def _holds(document: Mapping[str, Any]) -> Line:
     if reason == "value_negligible":
         return ("until the pricing, the evidence or the policy's minimum changes",)
     if reason in REARMED_BY:
-        return ("until evidence begun after the live watch's alarm passes; bypass is always safe",)
+        alarm = f"the {raised_by(reason)}'s alarm"
+        return (f"until evidence begun after {alarm} passes; bypass is always safe",)
     return ("until the missing evidence is there; bypass is always safe",)
 
 
@@ -232,7 +238,10 @@ def _change(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
     if lease["reason"] in REARMED_BY:
         gates = " and ".join(REARMED_BY[lease["reason"]])
         items.insert(
-            0, (f"Running again what the policy demands of {gates}: the live watch alarmed.",)
+            0,
+            (
+                f"Running again what the policy demands of {gates}: the {raised_by(lease['reason'])} alarmed.",
+            ),
         )
     if lease["action"] == "enable":
         items += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from gatekeeper.actions.identity import SYSTEM
 from gatekeeper.actions.retention import remove_old_outcomes
 from gatekeeper.client import DecisionClient, RequestContext
 from gatekeeper.core.arms import ARMS, CANDIDATE, HOLDOUT, Split
+from gatekeeper.reports.route_markdown import render_markdown
+from gatekeeper.reports.route_report import lay_out
 from gatekeeper.store import rollouts, schema_rollouts, schema_traces, tasks
 
 Api = Any  # the fixture's class lives in conftest
@@ -375,6 +378,40 @@ def test_outcomes_are_stored_once(routed: Api) -> None:
         assert field in answer.json()["field"], answer.json()
     assert send(one, one).status_code == 422
     assert routed.reader.post("/v1/outcomes", json={"outcomes": [one]}).status_code == 403
+
+
+@ON_SQLITE
+def test_the_report_sets_what_was_delivered_beside_what_was_promised(routed: Api) -> None:
+    def report() -> tuple[Any, Any, str]:
+        answer = routed.reader.get("/v1/reports/prose")
+        assert answer.status_code == 200, answer.text
+        document = answer.json()
+        # what these gates found is made up, and has no chart
+        laid_out = lay_out({**document, "gates": dict.fromkeys(document["gates"]), "value": None})
+        assert laid_out.unclaimed == ()
+        return document, laid_out, render_markdown(laid_out)
+
+    assert report()[0]["delivered"] is None
+    enable(routed)
+    document, _, text = report()
+    assert document["delivered"] == []
+    assert "no period of it is full" in text
+    both(routed, 0.6)
+    both(routed, 0.1)
+    document, laid_out, text = report()
+    assert document["delivered"] == delivered(routed)["windows"]
+    assert [one["outcome"] for one in document["delivered"]] == ["below", "held"]
+    newest = document["delivered"][0]
+    cited = {claim["id"]: claim["value"] for claim in laid_out.claims}
+    at = f"delivered/prose/{newest['id']}"
+    for end in ("value", "low", "high"):
+        assert cited[f"{at}/saving_s.{end}"] == newest["saving_s"][end]
+        assert cited[f"{at}/promised.saving_s.{end}"] == newest["promised"]["saving_s"][end]
+    (row,) = [line for line in text.splitlines() if "| **below** |" in line]
+    assert re.search(r"60 \(c\d+\) against 60 \(c\d+\)", row)
+    assert "unknown" in row  # nobody told an outcome
+    assert "Bypass: tasks save less time than was promised" in text
+    assert "begun after the rollout's alarm passes" in text
 
 
 def test_old_outcomes_go_but_for_those_of_the_window_that_is_open(routed: Api) -> None:
