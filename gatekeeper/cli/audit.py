@@ -23,6 +23,7 @@ ACTIONS = {
     "economics": ("apply", "remove", "seed"),
     "epoch": ("begin",),
     "fires": ("remove",),
+    "outcomes": ("remove",),
     "override": ("clear", "set"),
     "policy": ("apply", "remove", "seed"),
     "rollout": ("regate",),
