@@ -30,7 +30,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: whatever starts last keeps one core busy and leaves the others."""
-    items.sort(key=lambda i: [i.get_closest_marker(name) is None for name in ("long", "model")])
+    first = ("long", "package", "model")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in first])
 
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -26,8 +27,13 @@ def smollm2() -> Path:
     from gatekeeper_adapters.engines.reference.convert import prepare
     from gatekeeper_adapters.engines.reference.sources import SMOLLM2
 
+    cache = model_cache()
+    cache.mkdir(parents=True, exist_ok=True)
     try:
-        return prepare(SMOLLM2, model_cache(), print)
+        # one process converts, for half a minute; the others find what it made
+        with (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return prepare(SMOLLM2, cache, print)
     except Unavailable as error:
         if os.environ.get("CI"):
             raise
