@@ -66,8 +66,7 @@ def remove_old_spans(db: Database, actor: Actor, *, age_s: float) -> Removed:
         tasks += len(names)
     if tasks:
         detail = {"tasks": tasks, "spans": spans, "before": before}
-        with db.write() as session:
-            access.audit(session, actor=actor, action="spans.remove", target="spans", detail=detail)
+        _record(db, actor, action="spans.remove", target="spans", detail=detail)
     return Removed(tasks, spans, before)
 
 
@@ -88,10 +87,7 @@ def remove_old_fires(db: Database, actor: Actor, *, age_s: float) -> int:
             break
     if removed:
         detail = {"fires": removed, "before": before}
-        with db.write() as session:
-            access.audit(
-                session, actor=actor, action="fires.remove", target="schedules", detail=detail
-            )
+        _record(db, actor, action="fires.remove", target="schedules", detail=detail)
     return removed
 
 
@@ -114,11 +110,15 @@ def remove_old_outcomes(db: Database, actor: Actor, *, age_s: float) -> int:
             removed += gone
     if removed:
         detail = {"outcomes": removed, "before": before}
-        with db.write() as session:
-            access.audit(
-                session, actor=actor, action="outcomes.remove", target="outcomes", detail=detail
-            )
+        _record(db, actor, action="outcomes.remove", target="outcomes", detail=detail)
     return removed
+
+
+def _record(
+    db: Database, actor: Actor, *, action: str, target: str, detail: dict[str, float]
+) -> None:
+    with db.write() as session:
+        access.audit(session, actor=actor, action=action, target=target, detail=detail)
 
 
 def _open_since(session: Session, name: str) -> float:

@@ -236,13 +236,8 @@ def _change(document: Mapping[str, Any], ledger: Ledger) -> tuple[Block, ...]:
             0, ("Clearing the override: gatekeeper override clear, then the gates decide.",)
         )
     if lease["reason"] in REARMED_BY:
-        gates = " and ".join(REARMED_BY[lease["reason"]])
-        items.insert(
-            0,
-            (
-                f"Running again what the policy demands of {gates}: the {raised_by(lease['reason'])} alarmed.",
-            ),
-        )
+        gates, who = " and ".join(REARMED_BY[lease["reason"]]), raised_by(lease["reason"])
+        items.insert(0, (f"Running again what the policy demands of {gates}: the {who} alarmed.",))
     if lease["action"] == "enable":
         items += [
             (
