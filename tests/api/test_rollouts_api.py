@@ -2,66 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
 import httpx
 import pytest
-from value_rollout import Rollout, add_tasks, arrive
+from rollout_steps import (
+    ON_SQLITE,
+    PROMISED_S,
+    WALL_S,
+    alarms,
+    both,
+    delivered,
+    enable,
+    step,
+)
+from value_rollout import arrive
 
 from gatekeeper.actions import decide
-from gatekeeper.actions.identity import SYSTEM
-from gatekeeper.actions.retention import remove_old_outcomes
 from gatekeeper.client import DecisionClient, RequestContext
 from gatekeeper.core.arms import ARMS, CANDIDATE, HOLDOUT, Split
-from gatekeeper.reports.route_markdown import render_markdown
-from gatekeeper.reports.route_report import lay_out
-from gatekeeper.store import rollouts, schema_rollouts, schema_traces, tasks
+from gatekeeper.store import rollouts, schema_traces, tasks
 
 Api = Any  # the fixture's class lives in conftest
-ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # one database is enough
-
-TWO_GATES = {"mandatory_gates": ["equivalence", "serving"], "minimum_value": None}
-RAMP = {"steps": [0.05, 0.25, 1.0], "holdout": 0.05, "min_tasks": 40, "min_step_s": 0}
-PROMISED_S = 0.3  # less than the low end of the 0.6 s that the gates of `Rollout` promise
-WALL_S = 5.0
-
-
-def enable(api: Api, policy: dict[str, Any] | None = None, **rollout: Any) -> Rollout:
-    """A priced and enabled route under a rollout."""
-    ours = Rollout(api.clients, api)
-    ours.apply(policy_changes=TWO_GATES if policy is None else policy)
-    api.route(policy="priced", rollout={**RAMP, **rollout})
-    add_tasks(api.services.db)
-    ours.gates()
-    return ours
-
-
-def both(api: Api, saved_s: float, **more: Any) -> None:
-    """A window's worth of tasks in either arm, and a look at them."""
-    arrive(api.services.db, CANDIDATE, WALL_S - saved_s, **more)
-    arrive(api.services.db, HOLDOUT, WALL_S, **more)
-    api.services.reconciler.judge_rollouts()
-
-
-def step(api: Api) -> tuple[str, int | None]:
-    """What a rollout says: the action for keys that are in, and the step."""
-    lease = api.decision()
-    enabled = lease["rollout"].get("enable", lease)
-    return enabled["action"], lease["rollout"]["step"]
-
-
-def delivered(api: Api) -> dict[str, Any]:
-    answer = api.reader.get("/v1/routes/prose/delivered")
-    assert answer.status_code == 200, answer.text
-    view: dict[str, Any] = answer.json()
-    return view
-
-
-def alarms(api: Api) -> list[str]:
-    items = api.reader.get("/v1/watches/alarms", params={"route": "prose"}).json()["items"]
-    return [item["reason"] for item in items]
 
 
 def test_a_ramp_goes_on_by_what_it_delivered(routed: Api) -> None:
@@ -378,70 +341,6 @@ def test_outcomes_are_stored_once(routed: Api) -> None:
         assert field in answer.json()["field"], answer.json()
     assert send(one, one).status_code == 422
     assert routed.reader.post("/v1/outcomes", json={"outcomes": [one]}).status_code == 403
-
-
-@ON_SQLITE
-def test_the_report_sets_what_was_delivered_beside_what_was_promised(routed: Api) -> None:
-    def report() -> tuple[Any, Any, str]:
-        answer = routed.reader.get("/v1/reports/prose")
-        assert answer.status_code == 200, answer.text
-        document = answer.json()
-        # what these gates found is made up, and has no chart
-        laid_out = lay_out({**document, "gates": dict.fromkeys(document["gates"]), "value": None})
-        assert laid_out.unclaimed == ()
-        return document, laid_out, render_markdown(laid_out)
-
-    assert report()[0]["delivered"] is None
-    enable(routed)
-    document, _, text = report()
-    assert document["delivered"] == []
-    assert "no period of it is full" in text
-    both(routed, 0.6)
-    both(routed, 0.1)
-    document, laid_out, text = report()
-    assert document["delivered"] == delivered(routed)["windows"]
-    assert [one["outcome"] for one in document["delivered"]] == ["below", "held"]
-    newest = document["delivered"][0]
-    cited = {claim["id"]: claim["value"] for claim in laid_out.claims}
-    at = f"delivered/prose/{newest['id']}"
-    for end in ("value", "low", "high"):
-        assert cited[f"{at}/saving_s.{end}"] == newest["saving_s"][end]
-        assert cited[f"{at}/promised.saving_s.{end}"] == newest["promised"]["saving_s"][end]
-    (row,) = [line for line in text.splitlines() if "| **below** |" in line]
-    assert re.search(r"60 \(c\d+\) against 60 \(c\d+\)", row)
-    assert "unknown" in row  # nobody told an outcome
-    assert "Bypass: tasks save less time than was promised" in text
-    assert "begun after the rollout's alarm passes" in text
-
-
-def test_old_outcomes_go_but_for_those_of_the_window_that_is_open(routed: Api) -> None:
-    enable(routed)
-    both(routed, 0.6)
-    windows = delivered(routed)["windows"]
-    assert len(windows) == 1
-    routed.route("desk", policy="priced")
-
-    def told(route: str) -> Any:
-        one = {"route": route, "task": "t1", "arm": "candidate", "success": True, "wall_s": 0.0}
-        return routed.clients["ingester"].post("/v1/outcomes", json={"outcomes": [one]}).json()
-
-    def removed(age_s: float) -> int:
-        return remove_old_outcomes(routed.services.db, SYSTEM, age_s=age_s)
-
-    for route in ("prose", "desk"):
-        assert told(route)["stored"] == 1
-    assert removed(3600) == 0
-    assert removed(0) == 1
-    assert (told("desk"), told("prose")) == ({"stored": 1, "known": 0}, {"stored": 0, "known": 1})
-    with routed.services.db.write() as session:  # as if all of it had been told an hour earlier
-        table = schema_rollouts.outcome
-        session.execute(table.update().values(received_at=table.c.received_at - 3600))
-    assert removed(1800) == 2
-    assert told("prose") == {"stored": 1, "known": 0}
-    assert delivered(routed)["windows"] == windows
-    trail = routed.admin.get("/v1/audit").json()["items"]
-    found = [one["detail"]["outcomes"] for one in trail if one["action"] == "outcomes.remove"]
-    assert sorted(found) == [1, 2]
 
 
 def test_a_window_is_judged_once_among_replicas(routed: Api) -> None:
